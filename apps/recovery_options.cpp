@@ -46,7 +46,7 @@ void recovery_options(CLI::App& command, lm::JobArguments& arguments) {
 void running_commands(CLI::App& cli, lm::RunningArguments& arguments, int (*&run)(const lm::RunningArguments&)) {
   const auto add = [&](const char* name, const char* what, int (*command)(const lm::RunningArguments&)) {
     auto* sub = cli.add_subcommand(name, what);
-    sub->add_option("out", arguments.out, "the run's output folder")->required();
+    sub->add_option("dir", arguments.out, "the run's output folder")->required();
     sub->callback([&run, command] { run = command; });
     return sub;
   };

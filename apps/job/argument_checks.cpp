@@ -75,7 +75,7 @@ std::vector<std::string> useless_arguments(const JobArguments& a, const LmConfig
   if (a.grace_s != JobArguments().grace_s && (config.run.recovery == "off" || config.checkpoint.every == 0))
     out.push_back(fmt::format("--grace {} has no effect: see --recovery and --checkpoint-every", a.grace_s));
   if (a.spares > 0 && (config.run.recovery == "off" || a.replace == "always"))
-    out.push_back(fmt::format("--spares {} has no effect: see --recovery and --replace", a.spares));
+    out.push_back(fmt::format("--spares {} has no effect: it needs --recovery slots and --replace never", a.spares));
   if (config.run.recovery == "off" && a.detect_budget_ms != JobArguments().detect_budget_ms)
     out.push_back(fmt::format("--detect-budget {} has no effect: see --recovery", a.detect_budget_ms));
   const TraceWindow& window = a.trace;

@@ -233,6 +233,7 @@ void Results::incident(const Incident& i) {
   }
   keep(incident_lines_->write(m));
   if (ended) return;
+  if (!i.shape.empty()) mesh_at_end_ = i.shape;
   generation_ = i.generation;
   repeated_steps_ += std::max<std::int64_t>(0, i.committed - i.version);
   const auto text = fmt::format("{}; the run goes on from step {} ({}), as generation {}{}, after {:.0f} ms", m.cause,
@@ -284,6 +285,7 @@ std::string Results::run_json(const JobResult& result, const std::string& status
   nlohmann::json run;
   run["config"] = nlohmann::json::parse(to_json(config_));
   run["mesh"] = to_string(mesh_);
+  if (!mesh_at_end_.empty()) run["mesh_at_end"] = mesh_at_end_;
   run["costs"] = costs_from_;
   if (!a_.throttle.empty()) run["throttle"] = a_.throttle;
   if (a_.paced > 0) run["paced"] = a_.paced;  // nothing was computed
@@ -348,7 +350,8 @@ void Results::print_summary(const JobResult& result, const std::string& sample) 
     fmt::format_to(std::back_inserter(text), form, std::forward<T>(values)...);
   };
   if (a_.sample) add("\n--- sample ---\n{}\n--------------\n\n", sample);
-  add("{} steps on {}", result.committed_steps, to_string(mesh_));
+  add("{} steps on {}", result.committed_steps,
+      mesh_at_end_.empty() ? to_string(mesh_) : to_string(mesh_) + ", then " + mesh_at_end_);
   if (last_loss_) add(": loss {:.4f}", *last_loss_);
   else add(": nothing trained");
   if (!curve_.eval.empty()) add(", evaluation loss {:.4f}", eval_loss_);

@@ -90,6 +90,7 @@ class Results {
   const JobArguments& a_;
   const LmConfig& config_;
   const MeshSpec& mesh_;
+  std::string mesh_at_end_;  ///< where the run has changed it
   const std::string &costs_from_, &layout_costs_from_;
   const std::int64_t tokens_per_step_;
   SteadyClock clock_;

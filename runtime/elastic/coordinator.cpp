@@ -24,7 +24,8 @@ CoordinatorOptions with_places(CoordinatorOptions options, Rank ranks) {
 Coordinator::Coordinator(const Plan& plan, CoordinatorOptions options, JobCheckpoints* checkpoints,
                          CoordinatorSink& sink)
     : plan_(&plan), options_(with_places(std::move(options), plan.workers())), checkpoints_(checkpoints), sink_(sink),
-      told_(options_.session, options_.recovers), all_(options_.places), home_{&plan, all_, {}} {
+      told_(options_.session, options_.recovers), all_(options_.places),
+      told_plan_(all_.begin(), all_.end()), home_{&plan, all_, {}} {
   const auto ranks = static_cast<std::size_t>(plan.workers());
   REQUIRE(options_.places.size() == ranks, options_.places.size(), ranks);
   REQUIRE(std::set(options_.places.begin(), options_.places.end()).size() == ranks, ranks);
@@ -42,6 +43,7 @@ void Coordinator::begin_session(std::int64_t version, std::optional<SumState> su
   session_ = std::make_unique<Session>(*plan_, std::move(s), checkpoints_, [this](Rank to, const ToWorker& message) {
     sink_.send(std::span(&options_.places[to], 1), fence_.generation(), message);
   });
+  session_->name_places([this](Rank rank) { return worker(rank); });
 }
 
 void Coordinator::started(std::int64_t now_ns) {
@@ -88,12 +90,14 @@ void Coordinator::down(PlaceId place, const Status& how, ProcessEnd how_ended, s
   if (over_ || stopped_.count(rank)) return;
   if (how_ended == ProcessEnd::suspect) home_.suspect.insert(place);
   if (rank < 0) {
-    gone_.insert(place);
+    if (gone_.insert(place).second) log_warn(how.message() + ": it had no part in the job, and is gone");
     return;
   }
+  const bool worn = how_ended == ProcessEnd::worn;
   Status told = how;
   if (const auto why = blamed_.find(rank); why != blamed_.end()) {
-    told = Status(how.code(), why->second + ", and was killed for it");
+    told = Status(how.code(), why->second.why + ", and was killed for it");
+    if (why->second.slow && how_ended == ProcessEnd::ordinary) how_ended = ProcessEnd::worn;
     blamed_.erase(why);
   }
   const Status cause = sink_.with_last_log_lines(place, told);
@@ -102,6 +106,11 @@ void Coordinator::down(PlaceId place, const Status& how, ProcessEnd how_ended, s
     return;
   }
   if (!recovers()) return end(cause, exit_worker);
+  if (worn && phase_ == Phase::leaving && quiesced_.count(rank) == 0) {  // that is no loss
+    if (const Status s = start_again(rank, false, now_ns); !s.ok()) return end(s, exit_worker);
+    if (!over_ && !loss_ && all(quiesced_)) enter_places(now_ns);
+    return;
+  }
   down_[rank] = how_ended;
   lose(rank, "", cause, now_ns);
 }
@@ -197,15 +206,15 @@ JobState Coordinator::state() const {
             : change_                  ? "is about to change its shape"
                                        : "runs";
   s.shape = shape_;
-  s.incidents = std::ssize(result_.incidents) + (incident_ ? 1 : 0);
+  for (const Incident& i : result_.incidents) s.incidents += i.planned ? 0 : 1;
+  if (incident_ && !incident_->planned) ++s.incidents;
   if (incident_) s.last_incident = incident_->cause;
   else if (!result_.incidents.empty()) s.last_incident = result_.incidents.back().cause;
   if (phase_ == Phase::running) s.waits_for = session_->waits_for();
   for (const PlaceId place : all_) {
     const Rank rank = rank_of(place);
-    JobState::Place p{static_cast<std::int32_t>(place), rank, -1, -1, "waits", -1};
-    if (gone_.count(place) > 0) p.does = "is gone";
-    else if (rank >= 0) p.does = phase;
+    JobState::Place p{static_cast<std::int32_t>(place), rank, -1, -1, rank >= 0 ? phase : "waits", false, -1};
+    p.gone = gone_.count(place) > 0;
     if (rank >= 0) p.stage = plan_->stage_of(rank);
     if (rank >= 0) p.heard_ns = pulses_[static_cast<std::size_t>(rank)].heard_ns;
     s.places.push_back(p);

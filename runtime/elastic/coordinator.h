@@ -98,6 +98,7 @@ struct CoordinatorOptions {
   std::int64_t detect_ns = 2'000'000'000;
   /// CR-6, of a job that recovers and saves checkpoints.
   std::int64_t grace_ns = 20'000'000'000;
+  int spares = 0;       ///< places without a rank that a planned change does not dismiss
   std::string restore;  ///< folder of the checkpoint to begin from; empty: initial values
   /// What goes on where so many places are left, since others are lost for good; null: a lost place comes back, in a
   /// new process. Error: no plan runs on so few. REQUIRES of the plan that it keeps versions, and has the parameters of
@@ -147,9 +148,11 @@ class Coordinator {
   /// What the job does; of its places without their processes.
   JobState state() const;
   /// A planned change: the job goes on with this plan, once the steps that have begun are done, so that none is
-  /// repeated; places that it does not use then are dismissed. `why`: what has asked for it. An earlier change that has
-  /// not begun is forgotten. Error: the job does not recover, has not begun, is about to end, or has fewer places than
-  /// the plan.
+  /// repeated; places that it does not use then are dismissed, but for the spares. Where a place is lost as the plan is
+  /// entered, the job goes on with the plan before. `why`: what has asked for it. Error: as may_change(), or the job
+  /// has fewer places than the plan.
+  /// Error: the job does not recover, has not begun, is about to end, or to change.
+  Status may_change() const;
   Status change(ChosenPlan chosen, const std::string& why, std::int64_t now_ns);
   /// A request to end: with a checkpoint of the step that is under way where the job saves any and no such request came
   /// before, else at once. `code`: with which exit code.
@@ -223,12 +226,14 @@ class Coordinator {
   void hold_for_change();
   /// Whether this incident is one too many (CR-4 giving up); then the job has ended.
   bool gives_up(const Loss& loss);
+  /// A new process takes the place of a rank, which counts as one that has left its generation. Error: of the sink.
+  Status start_again(Rank rank, bool afresh, std::int64_t now_ns);
   void kill_who_stay();
   /// When the next silent place is to be killed, and kills those that are.
   std::int64_t silent_at_ns() const;
   void kill_who_are_silent(std::int64_t now_ns);
   /// Kills a place's process, of which this is wrong.
-  void blame(Rank rank, const std::string& why);
+  void blame(Rank rank, const std::string& why, bool slow = false);
   /// Whether the job has done a whole step, its update included: then it is known how long it may be quiet.
   bool knows_a_step() const { return session_->committed() >= options_.session.first_step + 2; }
   /// For how long the job may make no progress before its places are asked what they wait for.
@@ -267,8 +272,8 @@ class Coordinator {
 
   // Of a job that goes on with other plans. All of them: sessions and places refer to them.
   std::vector<std::shared_ptr<const Plan>> plans_;
-  std::vector<PlaceId> all_;  // that it has ever had
-  std::set<PlaceId> gone_;
+  std::vector<PlaceId> all_;            // that it has ever had
+  std::set<PlaceId> gone_, told_plan_;  // the second: that have ever had a rank
   struct Change {
     ChosenPlan chosen;
     std::string why;
@@ -308,8 +313,12 @@ class Coordinator {
     bool starts = true;  // it has said nothing yet
   };
   std::vector<Pulse> pulses_;
-  std::int64_t longest_quiet_ns_ = 0;   // without progress, while the job ran
-  std::map<Rank, std::string> blamed_;  // that are killed, and why
+  std::int64_t longest_quiet_ns_ = 0;  // without progress, while the job ran
+  struct Blame {
+    std::string why;
+    bool slow = false;  // CR-3 (leaving): it may only have had much to do, and gets another process
+  };
+  std::map<Rank, Blame> blamed_;  // that are killed, and why
 
   // Of incidents.
   std::optional<Incident> incident_;

@@ -14,7 +14,7 @@ struct Incident {
   std::string cause;                ///< what was heard first; what else was, each on a line that begins with "then "
   bool planned = false;             ///< nothing was lost: the job was asked to go on in another shape
   std::string actor;                ///< the actor that has failed; empty: a process has ended, or a link
-  std::int32_t culprit = -1;        ///< the first place that was lost, or has failed, by its number
+  std::int32_t culprit = -1;        ///< the first place that was lost, or has failed: its number
   std::vector<std::int32_t> lost;   ///< places whose process has ended, in the order in which that was heard
   std::uint32_t generation = 0;     ///< that goes on
   std::int64_t committed = 0;       ///< the newest version that was committed

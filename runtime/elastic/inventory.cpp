@@ -16,10 +16,12 @@ void Inventory::holds(Rank rank, const std::optional<std::vector<std::int64_t>>&
     for (const std::int64_t v : *versions) holders_[v].insert(rank);
 }
 
-bool Inventory::holds(Rank rank, std::int64_t version) const {
+bool Inventory::has(Rank rank, std::int64_t version) const {
   const auto it = holders_.find(version);
-  return without_.count(rank) > 0 || (it != holders_.end() && it->second.count(rank) > 0);
+  return it != holders_.end() && it->second.count(rank) > 0;
 }
+
+bool Inventory::holds(Rank rank, std::int64_t version) const { return without_.count(rank) > 0 || has(rank, version); }
 
 std::optional<std::int64_t> Inventory::newest(const std::function<bool(std::int64_t)>& allowed) const {
   for (auto it = holders_.rbegin(); it != holders_.rend(); ++it) {

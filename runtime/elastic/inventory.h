@@ -23,7 +23,10 @@ class Inventory {
   void holds(Rank rank, const std::optional<std::vector<std::int64_t>>& versions);
   /// The newest version of `allowed`, of which every element is held.
   std::optional<std::int64_t> newest(const std::function<bool(std::int64_t)>& allowed) const;
+  /// Whether the rank lacks nothing that it would have of a version.
   bool holds(Rank rank, std::int64_t version) const;
+  /// Whether something of a version lies with the rank, and all that it would have.
+  bool has(Rank rank, std::int64_t version) const;
 
  private:
   const Plan& plan_;

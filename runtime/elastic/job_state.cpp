@@ -9,12 +9,19 @@ std::string to_text(const JobState& s, std::int64_t now_ns) {
                                  s.shape.empty() ? "" : ", as " + s.shape);
   text += fmt::format("{:<8}{:<6}{:<7}{:<9}{:<9}{}\n", "worker", "rank", "stage", "pid", "", "heard");
   const auto number = [](std::int64_t n) { return n < 0 ? std::string("-") : fmt::to_string(n); };
-  for (const JobState::Place& p : s.places)
+  int gone = 0;
+  for (const JobState::Place& p : s.places) {
+    if (p.gone) {
+      ++gone;
+      continue;
+    }
     text += fmt::format("{:<8}{:<6}{:<7}{:<9}{:<9}{}\n", p.place, number(p.rank), number(p.stage), number(p.pid),
                         p.does,
                         p.heard_ns < 0 || p.heard_ns > now_ns
                             ? "-"
                             : fmt::format("{:.1f} s ago", static_cast<double>(now_ns - p.heard_ns) * 1e-9));
+  }
+  if (gone > 0) text += fmt::format("gone: {}\n", gone);
   text += fmt::format("incidents {}{}\n", s.incidents,
                       s.last_incident.empty() ? "" : ", the last one: " + s.last_incident);
   return text + s.waits_for;

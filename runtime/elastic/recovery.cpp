@@ -22,7 +22,15 @@ void Coordinator::lose(Rank culprit, const std::string& actor, const Status& cau
     incident_->down_ns = now_ns;
     generations_ = 0;
   }
-  if (loss_ || generations_ > 0) incident_->cause += "\nthen " + cause.message();
+  const bool first = incident_->planned && incident_->lost.empty() && !loss_;
+  if (first) {  // a change was under way: now it is an incident
+    incident_->planned = false;
+    incident_->culprit = place_number(culprit);
+    incident_->actor = actor;
+    in_a_row_ = session_->committed() > last_at_ ? 1 : in_a_row_ + 1;
+    last_at_ = std::max(last_at_, session_->committed());
+  }
+  if (first || loss_ || generations_ > 0) incident_->cause += "\nthen " + cause.message();
   incident_->last_down_ns = now_ns;
   if (down_.count(culprit) > 0) incident_->lost.push_back(place_number(culprit));
   if (!loss_) loss_ = Loss{culprit, actor, cause};
@@ -33,15 +41,21 @@ void Coordinator::recover(std::int64_t now_ns) {
   leave_generation(now_ns);
 }
 
-Status Coordinator::change(ChosenPlan chosen, const std::string& why, std::int64_t now_ns) {
+Status Coordinator::may_change() const {
   if (!options_.recovers) return invalid("the job does not recover (CoordinatorOptions::recovers): it keeps its shape");
   if (over_ || !begun_ || diverged_ || session_->finished() || pause_.asked())
     return Status(Code::unavailable, begun_ ? "the job is about to end" : "the job has not begun");
+  if (change_ || planned_) return Status(Code::unavailable, "the job is about to change its shape");
+  if (session_->earliest_end() >= options_.session.steps)
+    return Status(Code::unavailable, "the job ends with the steps that have begun");
+  return {};
+}
+
+Status Coordinator::change(ChosenPlan chosen, const std::string& why, std::int64_t now_ns) {
+  TROUPE_TRY(may_change());
   if (std::ssize(available()) < chosen.plan->workers())
     return invalid(
         fmt::format("{} needs {} places, and there are {}", chosen.shape, chosen.plan->workers(), available().size()));
-  if (session_->earliest_end() >= options_.session.steps)
-    return Status(Code::unavailable, "the job ends with the steps that have begun");
   change_ = {std::move(chosen), why};
   if (phase_ == Phase::running) hold_for_change();
   progressed(now_ns);
@@ -77,8 +91,11 @@ void Coordinator::end_early(std::int64_t now_ns) {
 }
 
 void Coordinator::hold_for_change() {
-  if (change_ && !session_->finished() && session_->earliest_end() < options_.session.steps)
-    session_->hold_at(session_->earliest_end());
+  if (!change_) return;
+  if (!session_->finished() && session_->earliest_end() < options_.session.steps)
+    return session_->hold_at(session_->earliest_end());
+  log_warn(change_->why + ": the job ends before");
+  change_.reset();
 }
 
 void Coordinator::begin_change(std::int64_t now_ns) {
@@ -104,25 +121,31 @@ void Coordinator::leave_generation(std::int64_t now_ns) {
   addresses_.clear();
   suspicion_.reset();
   progressed(now_ns);
-  std::vector<PlaceId> alive;
+  std::vector<PlaceId> alive;  // also those that have no rank now: they follow the job from generation to generation
+  for (const PlaceId place : available())
+    if (told_plan_.count(place) > 0 && down_.count(rank_of(place)) == 0) alive.push_back(place);
   for (Rank r = 0; r < plan_->workers(); ++r) {
-    if (down_.count(r) == 0 && !is_gone(r)) alive.push_back(options_.places[r]);
     if (is_gone(r)) quiesced_.insert(r);
     Pulse& pulse = pulses_[static_cast<std::size_t>(r)];
     pulse = {std::max(pulse.heard_ns, now_ns), 0, false, pulse.starts};
   }
   sink_.send(alive, fence_.generation(), Abort{});
   for (const auto& [rank, how] : std::exchange(down_, {})) {
-    quiesced_.insert(rank);
-    pulses_[static_cast<std::size_t>(rank)] = {now_ns + start_wait_ns, 0, false, true};
-    const PlaceId place = options_.places[static_cast<std::size_t>(rank)];
     if (options_.replan && how != ProcessEnd::worn) {
-      gone_.insert(place);
-    } else if (const Status s = sink_.restart(place, how == ProcessEnd::suspect); !s.ok()) {
-      return end(s.in(worker(rank) + " cannot be started again"), exit_worker);
+      gone_.insert(options_.places[static_cast<std::size_t>(rank)]);
+      quiesced_.insert(rank);
+    } else if (const Status s = start_again(rank, how == ProcessEnd::suspect, now_ns); !s.ok()) {
+      return end(s, exit_worker);
     }
   }
   if (!over_ && all(quiesced_)) enter_places(now_ns);
+}
+
+Status Coordinator::start_again(Rank rank, bool afresh, std::int64_t now_ns) {
+  quiesced_.insert(rank);
+  pulses_[static_cast<std::size_t>(rank)] = {now_ns + start_wait_ns, 0, false, true};
+  return sink_.restart(options_.places[static_cast<std::size_t>(rank)], afresh)
+      .in(worker(rank) + " cannot be started again");
 }
 
 bool Coordinator::gives_up(const Loss& loss) {
@@ -145,12 +168,13 @@ void Coordinator::kill_who_stay() {
   leave_until_ns_ = std::numeric_limits<std::int64_t>::max();
   for (Rank r = 0; r < plan_->workers(); ++r) {
     if (quiesced_.count(r) == 0 && !pulses_[static_cast<std::size_t>(r)].starts)  // CR-5 (silence) sees to these
-      blame(r, fmt::format("{} has not left its generation within {} ms", worker(r), quiesce_wait_ns / 1'000'000));
+      blame(r, fmt::format("{} has not left its generation within {} ms", worker(r), quiesce_wait_ns / 1'000'000),
+            true);
   }
 }
 
-void Coordinator::blame(Rank rank, const std::string& why) {
-  if (!blamed_.emplace(rank, why).second) return;
+void Coordinator::blame(Rank rank, const std::string& why, bool slow) {
+  if (!blamed_.emplace(rank, Blame{why, slow}).second) return;
   log_debug(why + ": it is killed");
   sink_.kill(options_.places[rank]);
 }
@@ -180,7 +204,9 @@ std::int64_t Coordinator::quiet_ns() const {
 }
 
 void Coordinator::take_stall(std::int64_t now_ns) {
-  const Status stall(Code::unavailable, stall_text(static_cast<double>(explain_quiet_ns_) * 1e-9, plan_->workers(),
+  std::vector<std::int32_t> places;
+  for (const PlaceId place : options_.places) places.push_back(static_cast<std::int32_t>(place));
+  const Status stall(Code::unavailable, stall_text(static_cast<double>(explain_quiet_ns_) * 1e-9, places,
                                                    session_->waits_for(), explanations_));
   if (!recovers()) return end(stall, exit_stalled);
   Rank silent = 0;
@@ -194,7 +220,8 @@ void Coordinator::take_quiesced(Rank from, std::int64_t now_ns) {
 }
 
 void Coordinator::enter_places(std::int64_t now_ns) {
-  if (const Status s = replan(now_ns); !s.ok()) return end(s, exit_worker);
+  if (const Status s = replan(now_ns); !s.ok())
+    return end(s.in(incident_->cause.substr(0, incident_->cause.find('\n'))), exit_worker);
   if (checkpoints_)
     if (const Status s = checkpoints_->all_left(*plan_); !s.ok()) return end(s, exit_checkpoint);
   phase_ = Phase::entering;
@@ -202,17 +229,28 @@ void Coordinator::enter_places(std::int64_t now_ns) {
   send_all(Enter{});
 }
 
+namespace {
+
+/// The same plan, for other places.
+ChosenPlan as_before(const Plan& plan) { return {std::make_shared<const Plan>(plan), shape_of(plan), 0, {}}; }
+
+}  // namespace
+
 Status Coordinator::replan(std::int64_t now_ns) {
   const std::vector<PlaceId> left = available();
   std::optional<ChosenPlan> chosen;
   if (auto change = std::exchange(change_, std::nullopt)) {
-    planned_ = change->chosen.plan->workers() <= std::ssize(left);
-    if (planned_) chosen = std::move(change->chosen);
+    planned_ = true;
+    if (change->chosen.plan->workers() <= std::ssize(left)) chosen = std::move(change->chosen);
     else log_warn(change->why + ": too few workers are left for " + change->chosen.shape);
+  } else if (planned_ && home_.plan != plan_ && home_.plan->workers() <= std::ssize(left)) {
+    incident_->cause += "\nthen the change was given up";
+    chosen = as_before(*home_.plan);
   }
   bool fewer = false;
   for (Rank r = 0; r < plan_->workers(); ++r) fewer |= is_gone(r);
   if (!chosen && !fewer) return {};
+  if (!chosen && plan_->workers() <= std::ssize(left)) chosen = as_before(*plan_);  // a spare takes the place
   if (!chosen) {
     TROUPE_ASSIGN(chosen, options_.replan(*home_.plan, std::ssize(left)));
   }
@@ -221,10 +259,12 @@ Status Coordinator::replan(std::int64_t now_ns) {
   const auto before = std::exchange(options_.places, seat(*plan_, *home_.plan, home_.places, left));
   incident_->shape = shape_ = chosen->shape;
   incident_->others = chosen->others;
-  pulses_.clear();
+  told_plan_.insert(options_.places.begin(), options_.places.end());
+  const auto pulses = std::exchange(pulses_, {});
   for (const PlaceId place : options_.places) {  // one that had no rank may only just have started
-    const bool starts = std::find(before.begin(), before.end(), place) == before.end();
-    pulses_.push_back({now_ns + (starts ? start_wait_ns : 0), 0, false, starts});
+    const auto had = std::find(before.begin(), before.end(), place);
+    pulses_.push_back(had == before.end() ? Pulse{now_ns + start_wait_ns, 0, false, true}
+                                          : pulses[static_cast<std::size_t>(had - before.begin())]);
   }
   quiesced_.clear();
   blamed_.clear();
@@ -261,7 +301,7 @@ StateHome Coordinator::home_of(std::int64_t version, const Inventory& inventory)
   if (!same) home.plan = write_plan(*home_.plan);
   for (Rank r = 0; r < home_.plan->workers(); ++r) {
     const PlaceId place = home_.places[static_cast<std::size_t>(r)];
-    home.areas.push_back(inventory.holds(r, version) ? sink_.memory_of(place) : "");
+    home.areas.push_back(inventory.has(r, version) ? sink_.memory_of(place) : "");
   }
   for (const PlaceId place : options_.places) {
     const auto it = std::find(home_.places.begin(), home_.places.end(), place);
@@ -275,9 +315,13 @@ void Coordinator::settle() {
     home_.plan = plan_;
     home_.places = options_.places;
     sink_.settled();
-    for (const PlaceId place : available())
-      if (planned_ && rank_of(place) < 0) sink_.dismiss(place);
   }
+  int spares = options_.spares;
+  for (const PlaceId place : available())
+    if (planned_ && rank_of(place) < 0 && spares-- <= 0) {
+      gone_.insert(place);
+      sink_.dismiss(place);
+    }
   planned_ = false;
   home_.suspect.clear();
 }

@@ -4,19 +4,21 @@
 
 namespace troupe::runtime {
 
-std::string stall_text(double stall_s, Rank workers, const std::string& session_waits,
+std::string stall_text(double stall_s, const std::vector<std::int32_t>& places, const std::string& session_waits,
                        const std::map<Rank, std::string>& explanations) {
   std::string silent;  // the workers that may have caused the stall
   int count = 0;
+  const auto workers = static_cast<Rank>(places.size());
   for (Rank r = 0; r < workers; ++r)
-    if (!explanations.count(r)) silent += fmt::format("{}{}", count++ > 0 ? ", " : "", r);
+    if (!explanations.count(r)) silent += fmt::format("{}{}", count++ > 0 ? ", " : "", places[r]);
   std::string text = fmt::format("no progress for {:.3g} s", stall_s);
   if (count > 0)
     text += count == 1 ? ": worker " + silent + " does not answer" : ": workers " + silent + " do not answer";
   text += "\n" + session_waits;
   for (Rank r = 0; r < workers; ++r) {
     const auto told = explanations.find(r);
-    text += fmt::format("worker {}", r) + (told != explanations.end() ? ":\n" + told->second : " does not answer\n");
+    text += fmt::format("worker {}", places[r]) +
+            (told != explanations.end() ? ":\n" + told->second : " does not answer\n");
   }
   return text;
 }

@@ -3,13 +3,15 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "placement/mesh.h"
 
 namespace troupe::runtime {
 
-/// `explanations`: of the workers that have answered, by rank. `session_waits`: Session::waits_for.
-std::string stall_text(double stall_s, Rank workers, const std::string& session_waits,
+/// `places`: the number of each rank's place. `explanations`: of those that have answered, by rank. `session_waits`:
+/// Session::waits_for.
+std::string stall_text(double stall_s, const std::vector<std::int32_t>& places, const std::string& session_waits,
                        const std::map<Rank, std::string>& explanations);
 
 }  // namespace troupe::runtime

@@ -230,6 +230,11 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
           return invalid(fmt::format("the graph has feed '{}', and SessionOptions::feed is not set", c.name));
   TROUPE_TRY(check_numbers(options.session));
   if (options.recovers) TROUPE_TRY(check_recovers(plan));
+  if (!options.replaces && (!options.recovers || !options.replan))
+    return invalid(
+        "JobOptions::replaces is false: set `recovers`, and `replan`, which compiles a plan for fewer workers");
+  if (options.spares > 0 && options.replaces)
+    return invalid("JobOptions::spares is set, and lost workers come back: set `replaces` to false");
   for (const Injection& i : options.inject) TROUPE_TRY(check_injection(plan, i));
   TROUPE_TRY(check_memory(plan, options.memory_bytes_max));
   TROUPE_TRY(check_descriptors(plan));

@@ -18,6 +18,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
 #include "devices/host_memory.h"
+#include "devices/process/descriptors.h"
 #include "devices/process/end_signals.h"
 #include "runtime/elastic/coordinator.h"
 #include "runtime/launch/fresh_number.h"
@@ -38,6 +39,16 @@ ProcessEnd end_of(std::optional<int> status) {
   if (WIFSIGNALED(*status) && std::find(errors.begin(), errors.end(), WTERMSIG(*status)) != errors.end())
     return ProcessEnd::suspect;
   return WIFEXITED(*status) && WEXITSTATUS(*status) == exit_worn ? ProcessEnd::worn : ProcessEnd::ordinary;
+}
+
+/// Bytes that places of another plan may need together, while those of `before` run: what the machine has available,
+/// and what those give back, which is all but the state: that lies twice for a while.
+std::int64_t room_beside(const Plan& before) {
+  auto bytes = static_cast<std::int64_t>(available_host_bytes());
+  for (Rank r = 0; r < before.workers(); ++r)
+    if (const auto local = local_plan(before, r); local.ok())
+      bytes += local->pool_bytes + local->arena_bytes - local->state_area_bytes;
+  return bytes;
 }
 
 /// The parent's side of a job: polls links, logs, deaths and signals, and brings them to the coordinator, which
@@ -68,6 +79,7 @@ class Job final : private CoordinatorSink {
     if (const Status ended = launcher_.finish(grace_ms, line, killed_ms_); !ended.ok()) left_behind(result, ended);
     // The caller may begin again with another checkpoint: a signal that came meanwhile ends that job.
     if (result.status.code() == Code::damaged) signals_.pass_on();
+    if (shapes_) shapes_->stop();
     return result;
   }
 
@@ -80,6 +92,7 @@ class Job final : private CoordinatorSink {
     c.on_ready = o.on_ready;
     c.on_pause = o.on_pause;
     c.recovers = o.recovers;
+    c.spares = o.spares;
     c.detect_ns = std::int64_t{o.detect_budget_ms} * 1'000'000;
     c.grace_ns = std::int64_t{o.grace_s} * 1'000'000'000;
     c.restore = o.checkpoint.restore;
@@ -91,8 +104,9 @@ class Job final : private CoordinatorSink {
 
   std::unique_ptr<ShapePlans> make_shapes() {
     if (!options_.replan) return nullptr;
-    const std::int64_t bytes = options_.memory_bytes_max;
-    return std::make_unique<ShapePlans>(options_.replan, bytes > 0 ? std::optional(bytes) : std::nullopt);
+    return std::make_unique<ShapePlans>(options_.replan, [most = options_.memory_bytes_max](const Plan& before) {
+      return most > 0 ? most : room_beside(before);
+    });
   }
 
   void begin() {
@@ -123,9 +137,10 @@ class Job final : private CoordinatorSink {
     for (int i = 0; i < options_.spares; ++i) TROUPE_TRY(start_another());
     tell_plan(plan_, coordinator_.places());
     prepare_shapes();
-    if (!options_.socket.empty()) {
-      TROUPE_ASSIGN(socket_, JobSocket::open(options_.socket));
-    }
+    if (options_.socket.empty()) return {};
+    auto socket = JobSocket::open(options_.socket);
+    if (socket.ok()) socket_ = *std::move(socket);
+    else log_warn(socket.status().message() + ": other processes cannot ask this job");
     return {};
   }
 
@@ -137,15 +152,16 @@ class Job final : private CoordinatorSink {
   /// A place that has no rank so far.
   Status start_another() {
     const auto place = static_cast<Rank>(launcher_.workers().size());
-    TROUPE_TRY(start_process(place));
     Hello hello = hellos_.front();
     hello.place = place;
     hello.cores.clear();
     hello.net_device.clear();
     hello.injections.clear();
-    hellos_.push_back(hello);
-    coordinator_.add_place(PlaceId{place});
-    return {};
+    hellos_.push_back(hello);  // first: a process may have been started, and not be watched
+    const Status started = start_process(place);
+    if (static_cast<Rank>(launcher_.workers().size()) > place) coordinator_.add_place(PlaceId{place});
+    else hellos_.pop_back();
+    return started;
   }
 
   std::vector<std::string> prefix(Rank r) const {
@@ -217,13 +233,20 @@ class Job final : private CoordinatorSink {
     broken_.insert(static_cast<Rank>(place));
   }
   void settled() override {
-    for (WorkerProcess& w : launcher_.workers()) Launcher::forget_home(w);
+    auto& workers = launcher_.workers();
+    for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r) {
+      const auto& places = coordinator_.places();
+      const bool used = std::find(places.begin(), places.end(), PlaceId{r}) != places.end();
+      Launcher::forget_memory(workers[r], used);
+    }
     prepare_shapes();
   }
-  /// For the next loss.
+  /// For the loss of one place, and of two, where no spare takes their part.
   void prepare_shapes() {
-    if (shapes_ && !options_.replaces)
-      shapes_->prepare(coordinator_.plan(), coordinator_.plan().workers() - 1, *planning_);
+    if (!shapes_ || options_.replaces) return;
+    const auto available = std::ssize(coordinator_.available());
+    for (const std::int64_t left : {available - 1, available - 2})
+      if (left > 0 && left < coordinator_.plan().workers()) shapes_->prepare(coordinator_.plan(), left, *planning_);
   }
   void kill(PlaceId place) override { launcher_.workers()[static_cast<Rank>(place)].signal(SIGKILL); }
   void post(Rank to, JobGeneration of, SharedBytes message) {
@@ -238,7 +261,7 @@ class Job final : private CoordinatorSink {
   void turn() {
     auto& workers = launcher_.workers();
     std::vector<pollfd> fds;
-    std::vector<std::pair<int, Rank>> what;  // 0 link, 1 log, 2 death, 3 signal
+    std::vector<std::pair<int, Rank>> what;  // 0 link, 1 log, 2 death, 3 signal, 4 socket
     auto add = [&](int fd, int kind, Rank r, short events = POLLIN) {
       if (fd < 0) return;
       fds.push_back({fd, events, 0});
@@ -268,6 +291,7 @@ class Job final : private CoordinatorSink {
       coordinator_.resumed_after_stop(polled_ns);
     for (std::size_t i = 0; i < fds.size() && !coordinator_.over(); ++i) {
       const auto [kind, r] = what[i];
+      if (kind == 0 && !workers[r].link) continue;  // dismissed in this turn
       if (kind == 0 && (fds[i].revents & POLLOUT) != 0) (void)workers[r].link->flush().ok();
       if (kind == 0 && (fds[i].revents & ~POLLOUT) != 0) read_link(r);
       else if (kind == 0 && polled && workers[r].exited) broken_.insert(r);  // since before; its child holds the link
@@ -298,6 +322,8 @@ class Job final : private CoordinatorSink {
     using namespace std::chrono_literals;
     if (!scaled_ || scaled_->wait_for(0s) != std::future_status::ready) return;
     const auto chosen = std::exchange(scaled_, std::nullopt)->get();
+    if (chosen.ok() && chosen->shape == shape_of(coordinator_.plan()) && coordinator_.may_change().ok())
+      return socket_->reply("the job goes on as " + chosen->shape + ", as it does already");
     const Status s = chosen.ok() ? go_on_as(*chosen) : chosen.status();
     socket_->reply(
         s.ok() ? fmt::format("the job goes on as {} (predicted: {:.3g} ms a step)", chosen->shape, chosen->step_s * 1e3)
@@ -311,10 +337,26 @@ class Job final : private CoordinatorSink {
     if (scaled_) return "troupe: the job is about to change its shape, for another request";
     const auto dp = options_.read_shape(text);
     if (!dp.ok()) return "troupe: " + dp.status().message();
-    scaled_ = shapes_->compile(*dp, *planning_);
+    scaled_ = shapes_->compile(coordinator_.plan(), *dp, *planning_);
     return std::nullopt;
   }
   Status go_on_as(const ChosenPlan& chosen) {
+    TROUPE_TRY(coordinator_.may_change());
+    const std::int64_t more = chosen.plan->workers() - std::ssize(coordinator_.available());
+    const std::int64_t places = std::ssize(coordinator_.available()) + std::max<std::int64_t>(0, more);
+    // A control link, a log, a pidfd, and for a while two memories of each.
+    if (const std::int64_t need = 32 + 5 * places; need > descriptors_max())
+      return Status(Code::exhausted,
+                    fmt::format("{} workers need {} file descriptors, and the job's process may have {}: raise the "
+                                "limit (ulimit -n) before it begins",
+                                places, need, descriptors_max()));
+    const auto before = launcher_.workers().size();
+    const Status s = change_with_more(chosen);
+    for (std::size_t place = before; !s.ok() && place < launcher_.workers().size(); ++place)
+      dismiss(PlaceId{static_cast<Rank>(place)});
+    return s;
+  }
+  Status change_with_more(const ChosenPlan& chosen) {
     while (std::ssize(coordinator_.available()) < chosen.plan->workers()) TROUPE_TRY(start_another());
     return coordinator_.change(chosen, "asked to go on as " + chosen.shape, clock_.now_ns());
   }
@@ -380,7 +422,7 @@ class Job final : private CoordinatorSink {
   std::unique_ptr<JobSocket> socket_;
   std::optional<std::shared_future<Expected<ChosenPlan>>> scaled_;  // a shape that was asked for is compiled
   Coordinator coordinator_;
-  std::vector<Hello> hellos_;  // by rank
+  std::vector<Hello> hellos_;  // by place
   Launcher launcher_;
   std::int64_t polled_ns_ = clock_.now_ns();  // when this process last looked
   std::set<Rank> broken_;                     // links that have ended

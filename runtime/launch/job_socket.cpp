@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -57,16 +59,19 @@ Expected<std::unique_ptr<JobSocket>> JobSocket::open(const std::string& path) {
   const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return error("listen at", path);
   std::unique_ptr<JobSocket> socket(new JobSocket(path, fd));
-  ::unlink(path.c_str());  // of a run that was killed: only one has the folder
-  if (::bind(fd, address.get(), sizeof(sockaddr_un)) != 0 || ::listen(fd, 8) != 0) return error("listen at", path);
+  struct stat there {};  // of a run that was killed: only one has the folder
+  if (::lstat(path.c_str(), &there) == 0 && S_ISSOCK(there.st_mode)) ::unlink(path.c_str());
+  if (::bind(fd, address.get(), sizeof(sockaddr_un)) != 0) return error("listen at", path);
+  socket->bound_ = true;
+  if (::chmod(path.c_str(), 0600) != 0 || ::listen(fd, 8) != 0) return error("listen at", path);
   return socket;
 }
 
 JobSocket::~JobSocket() {
-  reply("the job has ended");
+  reply("troupe: the job has ended");
   for (const int fd : asking_) ::close(fd);
   ::close(fd_);
-  ::unlink(path_.c_str());
+  if (bound_) ::unlink(path_.c_str());
 }
 
 std::vector<int> JobSocket::fds() const {
@@ -76,11 +81,14 @@ std::vector<int> JobSocket::fds() const {
 }
 
 void JobSocket::serve(const std::function<std::optional<std::string>(const std::string&)>& answer) {
-  constexpr std::size_t asking_max = 16;  // others wait in the kernel
-  while (asking_.size() < asking_max) {
+  constexpr std::size_t asking_max = 16;
+  for (;;) {
     const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) break;
     asking_.push_back(fd);
+    if (asking_.size() <= asking_max) continue;
+    ::close(asking_.front());  // it has connected first, and said nothing
+    asking_.erase(asking_.begin());
   }
   for (auto it = asking_.begin(); it != asking_.end();) {
     char request[request_bytes_max];
@@ -109,6 +117,8 @@ Expected<std::string> ask_job(const std::string& path, const std::string& reques
   const Address address(path);
   const int fd = address.ok() ? ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0) : -1;
   std::string text(answer_bytes_max, '\0');
+  const timeval limit{.tv_sec = 300, .tv_usec = 0};
+  if (fd >= 0) ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   const bool asked = fd >= 0 && ::connect(fd, address.get(), sizeof(sockaddr_un)) == 0 &&
                      ::send(fd, request.data(), std::min(request.size(), request_bytes_max), MSG_NOSIGNAL) >= 0;
   const int why = errno;
@@ -116,7 +126,7 @@ Expected<std::string> ask_job(const std::string& path, const std::string& reques
   while (asked && (n = ::recv(fd, text.data(), text.size(), 0)) < 0 && errno == EINTR) continue;
   if (fd >= 0) ::close(fd);
   if (!asked) return Status(Code::unavailable, "no job listens at '" + path + "': " + std::strerror(why));
-  if (n <= 0) return Status(Code::unavailable, "the job that listens at '" + path + "' has ended without an answer");
+  if (n <= 0) return Status(Code::unavailable, "the job that listens at '" + path + "' gives no answer");
   text.resize(static_cast<std::size_t>(n));
   return text;
 }

@@ -1,5 +1,6 @@
 // JobSocket: by which other processes of this machine ask a running job what it does, and to change its shape. One
-// request, one answer, a packet each (SOCK_SEQPACKET). Who may connect, the permissions of the socket's file say.
+// request, one answer, a packet each (SOCK_SEQPACKET). Only the job's user may connect. An answer that begins with
+// "troupe: " is an error.
 #pragma once
 
 #include <functional>
@@ -18,7 +19,7 @@ inline constexpr std::size_t request_bytes_max = 4096, answer_bytes_max = 60'000
 /// The job's end. Not thread-safe; no call waits for another process.
 class JobSocket {
  public:
-  /// Listens at `path`; a file that is there goes. Error (`io`): of the system, with the path.
+  /// Listens at `path`; a socket that is there goes. Error (`io`): of the system, with the path.
   static Expected<std::unique_ptr<JobSocket>> open(const std::string& path);
   ~JobSocket();
   JobSocket(const JobSocket&) = delete;
@@ -35,6 +36,7 @@ class JobSocket {
 
   const std::string path_;
   const int fd_;
+  bool bound_ = false;
   std::vector<int> asking_, waiting_;  // connections
 };
 
@@ -42,7 +44,7 @@ class JobSocket {
 inline constexpr const char* scale_request = "scale ";
 
 /// Asks the job that listens at `path`, and waits for its answer. Error (`unavailable`): no job listens there, or it
-/// ends without an answer.
+/// ends without an answer, or gives none for five minutes.
 Expected<std::string> ask_job(const std::string& path, const std::string& request);
 
 }  // namespace troupe::runtime

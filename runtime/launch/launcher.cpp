@@ -85,8 +85,11 @@ Status Launcher::restart(WorkerProcess& w, const std::vector<std::string>& prefi
   next.memory_fd = std::exchange(w.memory_fd, -1);
   next.home_fd = std::exchange(w.home_fd, -1);
   if (afresh) {
-    ::close(next.memory_fd);
-    TROUPE_ASSIGN(next.memory_fd, create_kept_memory());
+    const int old = next.memory_fd;  // closed last: a place that still opens it by name must not find another
+    auto fresh = create_kept_memory();
+    ::close(old);
+    if (!fresh.ok()) return fresh.status();
+    next.memory_fd = *fresh;
   }
   const Status started = spawn(next, prefix);
   next.exited = next.pid <= 0;
@@ -102,8 +105,10 @@ Status Launcher::renew_memory(WorkerProcess& w) {
   return {};
 }
 
-void Launcher::forget_home(WorkerProcess& w) {
+void Launcher::forget_memory(WorkerProcess& w, bool used) {
   if (const int home = std::exchange(w.home_fd, -1); home >= 0) ::close(home);
+  if (used) return;
+  if (const int memory = std::exchange(w.memory_fd, -1); memory >= 0) ::close(memory);
 }
 
 Status Launcher::spawn(WorkerProcess& w, const std::vector<std::string>& prefix) {

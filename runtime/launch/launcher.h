@@ -64,9 +64,10 @@ class Launcher {
   Status restart(WorkerProcess& worker, const std::vector<std::string>& prefix, bool afresh,
                  const std::function<void(const std::string&)>& line);
   /// The place of a worker gets new memory, which its process opens by name, and keeps the memory that it had, until
-  /// forget_home. Error: there is none to be had.
+  /// forget_memory. Error: there is none to be had.
   static Status renew_memory(WorkerProcess& worker);
-  static void forget_home(WorkerProcess& worker);
+  /// Lets go of what the place had before renew_memory; `used`: false: and of what it has.
+  static void forget_memory(WorkerProcess& worker, bool used);
   std::vector<WorkerProcess>& workers() { return workers_; }
   /// Reads what a worker's log has, up to log_bytes_at_once; complete lines go to `line`. False at its end.
   bool read_log(WorkerProcess& worker, const std::function<void(const std::string&)>& line);

@@ -1,6 +1,8 @@
 // ShapePlans: the plans with which a job goes on that loses a place for good, compiled ahead, beside the job's loop.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -15,26 +17,41 @@ namespace troupe::runtime {
 /// Not thread-safe; `replan` is called on a stream, and by choose(). Outlives the stream.
 class ShapePlans {
  public:
-  ShapePlans(Replan replan, std::optional<std::int64_t> bytes_max)
-      : replan_(std::move(replan)), bytes_max_(bytes_max) {}
+  /// `room`: bytes that all places of another plan may need together where the plan that it is given runs.
+  ShapePlans(Replan replan, std::function<std::int64_t(const Plan&)> room)
+      : replan_([this, replan = std::move(replan)](const StageWidths& dp) -> Expected<Plan> {
+          if (stopped_) return Status(Code::unavailable, "the job has ended");
+          auto plan = replan(dp);
+          if (plan.ok() && !plan->keeps_version())
+            return invalid(
+                "JobOptions::replan has compiled a plan whose updates overwrite what they read: set "
+                "CompileOptions::keeps_version, as for the plan that the job began with");
+          return plan;
+        }),
+        room_(std::move(room)) {}
+  ShapePlans(const ShapePlans&) = delete;
+  /// Ends what is under way, with the shape that is tried.
+  void stop() { stopped_ = true; }
 
-  /// Begins to choose for a job of plan `before` that has so many places left. REQUIRES: the plan outlives this object.
+  /// Begins to choose for a job of plan `before` that has so many places left.
   void prepare(const Plan& before, std::int64_t places, Stream& stream) {
     auto chosen = std::make_shared<std::promise<Expected<ChosenPlan>>>();
     if (!ahead_.emplace(std::pair(&before, places), chosen->get_future().share()).second) return;
     Task task;
     task.name = "plans for the loss of a worker";
-    task.work = [this, &before, places, chosen](Parallel&) {
-      chosen->set_value(choose_shape(before, places, replan_, bytes_max_));
+    task.work = [this, plan = std::make_shared<const Plan>(before), places, chosen](Parallel&) {
+      chosen->set_value(choose_shape(*plan, places, replan_, room_(*plan)));
     };
     stream.submit(std::move(task));
   }
   /// Begins to compile the plan of one shape.
-  std::shared_future<Expected<ChosenPlan>> compile(const StageWidths& dp, Stream& stream) {
+  std::shared_future<Expected<ChosenPlan>> compile(const Plan& before, const StageWidths& dp, Stream& stream) {
     auto chosen = std::make_shared<std::promise<Expected<ChosenPlan>>>();
     Task task;
     task.name = "plan of another shape";
-    task.work = [this, dp, chosen](Parallel&) { chosen->set_value(plan_of(dp, replan_, bytes_max_)); };
+    task.work = [this, plan = std::make_shared<const Plan>(before), dp, chosen](Parallel&) {
+      chosen->set_value(plan_of(dp, replan_, room_(*plan)));
+    };
     auto future = chosen->get_future().share();
     stream.submit(std::move(task));
     return future;
@@ -42,12 +59,13 @@ class ShapePlans {
   /// As choose_shape; waits where it is under way.
   Expected<ChosenPlan> choose(const Plan& before, std::int64_t places) {
     const auto it = ahead_.find({&before, places});
-    return it != ahead_.end() ? it->second.get() : choose_shape(before, places, replan_, bytes_max_);
+    return it != ahead_.end() ? it->second.get() : choose_shape(before, places, replan_, room_(before));
   }
 
  private:
+  std::atomic<bool> stopped_ = false;
   const Replan replan_;
-  const std::optional<std::int64_t> bytes_max_;
+  const std::function<std::int64_t(const Plan&)> room_;
   std::map<std::pair<const Plan*, std::int64_t>, std::shared_future<Expected<ChosenPlan>>> ahead_;
 };
 

@@ -102,11 +102,14 @@ void SimJob::hello(PlaceId place) {
 void SimJob::arrive(Rank r, const ControlFrame& frame) {
   SimPlace& place = places_[r];
   if (place.state != SimPlace::State::runs || place.cut_off) return digest_.add_all(loop_.now_ns(), r, 0);
+  const JobGeneration own = place.fence.generation();
   const bool taken = place.fence.follows(frame.of);
   digest_.add_all(loop_.now_ns(), r, taken ? 2 : 1);
   if (!taken && options_.fenced) return;
   auto message = decode_to_worker(frame.message);
   ASSERT(message.ok(), message.status().message());
+  if (own != JobGeneration{} && own != frame.of && options_.fenced)  // as in Control::next
+    ASSERT(std::holds_alternative<Abort>(*message), r, own.number, frame.of.number);
   if (const auto* hello = std::get_if<Hello>(&*message)) {
     place.rank = hello->rank;
     place.shape = &shapes_.at(frame.of.number);

@@ -1,6 +1,7 @@
 #include "runtime/search/shapes.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -30,12 +31,27 @@ std::string step_text(double seconds) { return fmt::format("a step of {:.3g} ms"
 
 std::string shape_text(const StageWidths& dp, std::int64_t model) {
   const bool equal = std::all_of(dp.begin(), dp.end(), [&](std::int64_t w) { return w == dp[0]; });
-  std::string text = "dp=";
-  for (std::size_t s = 0; s < (equal ? 1 : dp.size()); ++s) text += fmt::format("{}{}", s > 0 ? "/" : "", dp[s]);
-  if (dp.size() > 1) text += fmt::format(",pp={}", dp.size());
-  if (model > 1) text += fmt::format(",tp={}", model);
+  const auto stages = std::ssize(dp);
+  std::string text;
+  const auto add = [&](const std::string& axis) { text += (text.empty() ? "" : ",") + axis; };
+  if (!equal) add(fmt::format("dp={}", fmt::join(dp, "/")));
+  else if (dp[0] > 1 || (stages == 1 && model == 1)) add(fmt::format("dp={}", dp[0]));
+  if (stages > 1) add(fmt::format("pp={}", stages));
+  if (model > 1) add(fmt::format("tp={}", model));
   return text;
 }
+
+namespace {
+
+StageWidths widths_of(const Plan& plan) {
+  StageWidths widths;
+  for (std::int32_t s = 0; s < plan.stages; ++s) widths.push_back(plan.dp_width(s));
+  return widths;
+}
+
+}  // namespace
+
+std::string shape_of(const Plan& plan) { return shape_text(widths_of(plan), model_of(plan)); }
 
 std::vector<StageWidths> shapes_for(const Plan& before, std::int64_t places) {
   const std::int64_t replicas = places / model_of(before), microbatches = before.step_spec().microbatches;
@@ -45,8 +61,7 @@ std::vector<StageWidths> shapes_for(const Plan& before, std::int64_t places) {
                       std::all_of(dp.begin(), dp.end(), [&](std::int64_t w) { return w >= 1 && w <= microbatches; });
     if (fits && std::find(shapes.begin(), shapes.end(), dp) == shapes.end()) shapes.push_back(dp);
   };
-  StageWidths now;
-  for (std::int32_t s = 0; s < before.stages; ++s) now.push_back(before.dp_width(s));
+  const StageWidths now = widths_of(before);
   add(now);
   for (std::size_t s = 0; s < now.size(); ++s) {
     StageWidths less = now;

@@ -16,12 +16,15 @@ namespace troupe::runtime {
 
 /// The dp width of each stage.
 using StageWidths = std::vector<std::int64_t>;
-/// Compiles the job's graph for stages of these dp widths, with everything else as before. Error: no plan has this
-/// shape.
+/// Compiles the job's graph for stages of these dp widths, with all other CompileOptions as for the job's first plan.
+/// Error: no plan has this shape.
 using Replan = std::function<Expected<Plan>(const StageWidths& dp)>;
 
-/// "dp=2/1,pp=2,tp=2".
+/// "dp=2/1,pp=2,tp=2": every axis wider than 1, "dp=1" where there is none.
 std::string shape_text(const StageWidths& dp, std::int64_t model);
+
+/// That of a plan.
+std::string shape_of(const Plan& plan);
 
 /// The shapes to weigh for a job of plan `before` that has `places` places left, in a fixed order: that of `before`
 /// with one replica of a stage less, then of each number of stages those that use most places, and the one of equal

@@ -112,7 +112,7 @@ Status Session::handle(Rank from, const FromWorker& message) {
   TROUPE_TRY(refused_);
   if (const auto* m = std::get_if<WorkerFailed>(&message))
     return m->status.in(
-        fmt::format("worker {}{}", from, m->actor.empty() ? "" : fmt::format(", actor '{}'", m->actor)));
+        fmt::format("{}{}", name_(from), m->actor.empty() ? "" : fmt::format(", actor '{}'", m->actor)));
   if (const auto* m = std::get_if<EarlyReport>(&message)) return report(from, *m);
   if (const auto* m = std::get_if<FeedTaken>(&message))
     return decisions_.taken({m->program, m->step}, from, m->name, m->microbatch);
@@ -127,7 +127,7 @@ Status Session::report(Rank from, const EarlyReport& m) {
     return {};
   }
   if (!decisions_.open(step))
-    return Status(Code::internal, fmt::format("worker {} reports '{}' of step {}, which is not open", from,
+    return Status(Code::internal, fmt::format("{} reports '{}' of step {}, which is not open", name_(from),
                                               m.report.name, m.report.step));
   reports_.at(step)[static_cast<std::size_t>(from)].reports.push_back(m.report);
   // Several places may run the microbatch and report; which report comes first depends on timing.
@@ -140,7 +140,7 @@ Status Session::close(Rank from, const Closed& m) {
   if (plan_.is_step_program(m.program) && plan_.trains) {
     if (m.step != committed() && gradients_.tells(from))
       return Status(Code::internal,
-                    fmt::format("worker {} votes for step {} while step {} is due", from, m.step, committed()));
+                    fmt::format("{} votes for step {} while step {} is due", name_(from), m.step, committed()));
     TROUPE_TRY(gradients_.add(from, m.gradients));
   }
   auto& place = reports_.at(step)[static_cast<std::size_t>(from)];

@@ -98,6 +98,8 @@ class Session final : private DecisionSink {
   /// `snapshots` outlive this object.
   Session(const Plan& plan, SessionOptions options, SnapshotObserver* snapshots, Send send);
 
+  /// What people read instead of "worker 2", for rank 2.
+  void name_places(std::function<std::string(Rank)> name) { name_ = std::move(name); }
   /// Sends BeginRun, and Go for the first steps. Error: the plan does not take what options.readers or options.feed has
   /// returned for them. REQUIRES: all places are ready; called once.
   Status begin();
@@ -170,6 +172,7 @@ class Session final : private DecisionSink {
   SessionOptions options_;
   SnapshotObserver* snapshots_;
   Send send_;
+  std::function<std::string(Rank)> name_ = [](Rank rank) { return "worker " + std::to_string(rank); };
   const std::int32_t workers_, snapshot_;  // the program; -1: the run takes no checkpoints
   Decisions decisions_;
   const Reductions reductions_;

@@ -41,6 +41,12 @@ bool holds(const Plan& plan, const LocalPlan& local, std::byte* pool, std::int64
   return !whole || std::find(whole->begin(), whole->end(), version) != whole->end();
 }
 
+void clear_versions(const LocalPlan& local, std::byte* pool) {
+  for (const LocalChannel& c : local.channels)
+    for (std::int32_t slot = 0; c.version_offset >= 0 && slot < c.slots; ++slot)
+      actors::VersionWord(pool + c.offset + slot * c.slot_bytes + c.version_offset).clear();
+}
+
 void forget_versions(const LocalPlan& local, std::byte* pool) {
   std::memset(pool, 0, static_cast<std::size_t>(local.state_area_bytes));
 }

@@ -31,6 +31,8 @@ std::vector<HeldVersion> held_versions(const Plan& plan, const LocalPlan& local,
 std::optional<std::vector<std::int64_t>> whole_versions(const Plan& plan, const LocalPlan& local, std::byte* pool);
 /// Whether a place holds all that it has of this version.
 bool holds(const Plan& plan, const LocalPlan& local, std::byte* pool, std::int64_t version);
+/// From here on the area holds no version.
+void clear_versions(const LocalPlan& local, std::byte* pool);
 /// From here on the area holds no version, and reads as zeros: for a place that begins with initial values or from a
 /// checkpoint.
 void forget_versions(const LocalPlan& local, std::byte* pool);

@@ -66,7 +66,7 @@ Status Worker::Impl::build() {
   }
   places = state_places(plan, local);
   if (env.adopt && !env.home.areas.empty() && !holds(plan, local, pool->data(), *env.adopt)) {
-    forget_versions(local, pool->data());
+    clear_versions(local, pool->data());
     TROUPE_ASSIGN(const HealedBytes bytes,
                   heal(plan, local, pool->data(), env.home, env.own, *env.adopt, [this] { ++*env.progress; }));
     healed_bytes = bytes.other;

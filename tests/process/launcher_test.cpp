@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "comm/ucx/memory_hooks.h"
+#include "devices/host_memory.h"
 #include "runtime/plan/plan_io.h"
 #include "runtime/session/control.h"
 #include "tests/process/apps.h"
@@ -62,6 +63,25 @@ std::pair<int, int> link_ends() {
 }
 
 }  // namespace
+
+TEST_CASE("a place that gets new memory twice keeps the memory that it had at first, until it is let go") {
+  WorkerProcess w;
+  auto had = create_kept_memory();
+  REQUIRE(had.ok());
+  w.memory_fd = *had;
+  REQUIRE(Launcher::renew_memory(w).ok());
+  const int second = w.memory_fd;
+  REQUIRE(Launcher::renew_memory(w).ok());
+  CHECK(w.home_fd == *had);
+  CHECK(w.memory_fd != *had);
+  CHECK((second == w.memory_fd || ::fcntl(second, F_GETFD) < 0));
+  Launcher::forget_memory(w, true);
+  CHECK(w.home_fd == -1);
+  CHECK(::fcntl(*had, F_GETFD) < 0);
+  CHECK(::fcntl(w.memory_fd, F_GETFD) >= 0);
+  Launcher::forget_memory(w, false);
+  CHECK(w.memory_fd == -1);
+}
 
 TEST_CASE("a message has the generation that its sender names, and reaches the other end with it") {
   const auto [near, far] = link_ends();

@@ -562,6 +562,15 @@ TEST_CASE(
   CHECK(job.incidents[0].shape == "fewer");
   CHECK(job.incidents[0].others == std::vector<std::string>{"another: slower"});
   CHECK(job.incidents[0].moved_bytes == 120);
+  const JobState state = job.coordinator.state();
+  CHECK(state.incidents == 1);
+  CHECK(state.shape == "fewer");
+  CHECK(state.places[1].gone);
+  CHECK_FALSE(state.places[2].gone);
+  CHECK(to_text(state, 50 * ms).find("gone: 1\n") != std::string::npos);
+  CHECK(state.places[1].rank == -1);
+  CHECK(state.places[2].rank == 1);
+  CHECK(to_text(state, 50 * ms).find("step 2 of 20, generation 3, runs, as fewer\n") == 0);
   // The next loss is of rank 1, which place 2 runs.
   job.down(2, 40 * ms);
   job.leave({0});
@@ -606,12 +615,16 @@ TEST_CASE("a worn process is replaced, though its job replaces no lost place") {
   ThreePlaces job(nullptr, 0, true);
   job.enter();
   job.commit(0);
+  job.fail(0);  // all leave
   job.coordinator.down(PlaceId{1}, Status(Code::unavailable, "it has ended"), ProcessEnd::worn, 0);
   job.coordinator.turn(0);
   CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, false}});
+  CHECK(job.coordinator.generation().number == 3);  // that is no loss
   job.leave({0, 2});
   CHECK(job.shapes.empty());
   job.go_on({1});
+  job.hear(0, Progress{1, false, {}, 0});
+  CHECK(job.incidents[0].lost.empty());
   CHECK(job.last<Connect>().adopt == 1);
 }
 
@@ -632,7 +645,8 @@ TEST_CASE(
   job.leave({0, 1, 2});
   job.go_on({2, 3});
   CHECK(job.last<Connect>().adopt == 3);
-  CHECK(job.coordinator.wakes_ns() > grace_ns + ms);  // it is not left again
+  job.coordinator.turn(grace_ns + ms);
+  CHECK(job.coordinator.generation().number == 40);  // it is not left again
   for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 3, {}, 0}, grace_ns);
   REQUIRE(job.coordinator.session().finished());
   for (Rank r = 0; r < 3; ++r) job.hear(r, Stopped{}, grace_ns);
@@ -655,6 +669,7 @@ TEST_CASE("a job that is asked to change refuses where it cannot, and says why")
   job.commit(0);
   CHECK(says(job.coordinator.change(chosen(4), "asked", 0), "another needs 4 places, and there are 3"));
   CHECK(job.coordinator.change(chosen(2), "asked", 0).ok());
+  CHECK(says(job.coordinator.change(chosen(1), "asked", 0), "is about to change"));
   CHECK(job.coordinator.state().phase == "is about to change its shape");
   for (std::int64_t step = 1; step < 3; ++step) job.commit(step);  // those that have begun
   CHECK(job.coordinator.generation().number == 2);

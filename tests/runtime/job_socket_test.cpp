@@ -1,5 +1,8 @@
 // One process asks another one's job: a request, an answer.
 #include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -30,14 +33,33 @@ std::string asked(
   return text.get();
 }
 
+int connect_silently(const std::string& path) {
+  const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  REQUIRE(path.size() < sizeof address.sun_path);
+  path.copy(address.sun_path, path.size());
+  return ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? fd : -1;
+}
+
 }  // namespace
 
-TEST_CASE("a request is answered, at once or later, whatever the length of the path; a file that is in the way goes") {
+TEST_CASE(
+    "a request is answered, at once or later, whatever the length of the path; what a killed run has left goes, and no "
+    "other file") {
   TempDir dir;
   const std::string folder = dir / std::string(120, 'x');
   std::filesystem::create_directories(folder);
   const std::string path = folder + "/job.sock";
-  std::ofstream(path) << "what a killed run has left";
+  std::ofstream(path) << "a user's";
+  CHECK_FALSE(JobSocket::open(path).ok());
+  CHECK(std::filesystem::file_size(path) == 8);
+  std::filesystem::remove(path);
+  {
+    auto killed = *JobSocket::open(path);
+    std::filesystem::rename(path, path + "-kept");
+  }
+  std::filesystem::rename(path + "-kept", path);
   auto socket = JobSocket::open(path);
   REQUIRE_MESSAGE(socket.ok(), socket.status().message());
   CHECK(asked(**socket, path, "ps", [](const std::string& request) { return request + ": nothing"; }) == "ps: nothing");
@@ -51,6 +73,23 @@ TEST_CASE("a request is answered, at once or later, whatever the length of the p
   const std::string large(answer_bytes_max, 'y');
   CHECK(asked(**socket, path, "much", [&](const std::string&) { return large + "z"; }) == large);
   CHECK((*socket)->fds().size() == 1);  // no connection is left
+}
+
+TEST_CASE("processes that connect and say nothing keep no other from its answer, and only the job's user may connect") {
+  TempDir dir;
+  const std::string path = dir / "job.sock";
+  auto socket = *JobSocket::open(path);
+  using std::filesystem::perms;
+  CHECK((std::filesystem::status(path).permissions() & (perms::group_all | perms::others_all)) == perms::none);
+  std::vector<int> silent;
+  for (int i = 0; i < 40; ++i) {
+    silent.push_back(connect_silently(path));
+    REQUIRE(silent.back() >= 0);
+    socket->serve([](const std::string&) { return std::nullopt; });
+  }
+  CHECK(socket->fds().size() <= 17);
+  CHECK(asked(*socket, path, "ps", [](const std::string&) { return "here"; }) == "here");
+  for (const int fd : silent) ::close(fd);
 }
 
 TEST_CASE("where no job listens, or a job ends before it answers, the asker hears so") {
@@ -70,7 +109,7 @@ TEST_CASE("where no job listens, or a job ends before it answers, the asker hear
   socket.reset();
   const auto reply = text.get();
   REQUIRE(reply.ok());
-  CHECK(*reply == "the job has ended");
+  CHECK(*reply == "troupe: the job has ended");
   CHECK_FALSE(std::filesystem::exists(path));
   CHECK_FALSE(JobSocket::open(dir / "no-folder/job.sock").ok());
 }

@@ -2,7 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 
+#include "devices/cpu/cpu_device.h"
+#include "runtime/launch/shape_plans.h"
 #include "runtime/search/shapes.h"
 #include "tests/runtime/kept_cases.h"
 
@@ -28,6 +31,9 @@ TEST_CASE("shapes are named as meshes are") {
   CHECK(shape_text({3}, 1) == "dp=3");
   CHECK(shape_text({2, 2}, 1) == "dp=2,pp=2");
   CHECK(shape_text({2, 1}, 2) == "dp=2/1,pp=2,tp=2");
+  CHECK(shape_text({1, 1, 1}, 1) == "pp=3");
+  CHECK(shape_text({1}, 2) == "tp=2");
+  CHECK(shape_text({1}, 1) == "dp=1");
 }
 
 TEST_CASE(
@@ -70,6 +76,33 @@ TEST_CASE("of all shapes the one whose step is predicted to be shortest is taken
   CHECK(chosen->step_s == best);
   CHECK(best > 0);
   CHECK(chosen->plan->workers() <= 3);
+}
+
+TEST_CASE("plans for the next loss are compiled once, ahead, and not where they are asked for") {
+  const KeptCase like{{2, 2}};
+  const Plan p = kept_plan(like);
+  SteadyClock clock;
+  CpuDevice device(clock, {});
+  std::atomic<int> compiled = 0;
+  std::atomic<bool> ahead = true;
+  ShapePlans plans(
+      [&](const StageWidths& dp) {
+        CHECK(ahead);
+        ++compiled;
+        return replan_like(like)(dp);
+      },
+      [](const Plan&) { return std::int64_t{1} << 40; });
+  const auto stream = device.create_stream("shapes", 1);
+  plans.prepare(p, 3, *stream);
+  plans.prepare(p, 3, *stream);
+  const auto first = plans.choose(p, 3);
+  REQUIRE(first.ok());
+  CHECK(compiled == static_cast<int>(shapes_for(p, 3).size()));
+  ahead = false;
+  CHECK(plans.choose(p, 3)->shape == first->shape);
+  ahead = true;
+  plans.stop();
+  CHECK_FALSE(plans.choose(p, 2).ok());
 }
 
 TEST_CASE("a shape that does not compile or fit is not taken, and says why; without any there is no plan") {
