@@ -160,7 +160,9 @@ class Drill:
             where = rng.choice(["forward", "update", "norm"])
             inject("HANG", f"{where}:{phase}#{STEPS * (10 if where == 'forward' else 2)}", rank)
         elif act == "drop":
-            inject("DROP", f"exchange#{STEPS * (20 if 'tp' in shape[1] or shape[0] == 'ZeRO 3' else 1)}", rank)
+            # After two steps, before the last ones.
+            nth = {"dp=2,tp=2": 20 * STEPS, "ZeRO 3": 20 * STEPS, "ZeRO 2": 10 * STEPS, "interleaved": 10 * STEPS}
+            inject("DROP", f"exchange#{nth.get(shape[0], max(60, STEPS))}", rank)
         elif act == "scale":
             meshes = [OTHER_MESH.get(shape[0], "dp=2"), shape[1]]
             described = ["goes on as " + " and ".join(meshes)]
