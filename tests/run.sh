@@ -86,7 +86,7 @@ must "build" cmake --build build
 may "tests" run_ctest build -j 2
 must "build with sanitizers" build_sanitized
 # Smaller draws: instrumented code is slow.
-export TROUPE_RANDOM_PLANS=${TROUPE_RANDOM_PLANS:-1:60} TROUPE_PLAN_FUZZ=${TROUPE_PLAN_FUZZ:-1:300} TROUPE_ONE_IN=${TROUPE_ONE_IN:-16}
+export TROUPE_RANDOM_PLANS=${TROUPE_RANDOM_PLANS:-1:60} TROUPE_PLAN_FUZZ=${TROUPE_PLAN_FUZZ:-1:300} TROUPE_ONE_IN=${TROUPE_ONE_IN:-8}
 # The slowest two, whole trainings, are among the long tests: other tests run the same code.
 slow='^test_numbers\.(zero|tensor_parallel)$'
 may "tests with sanitizers" run_ctest build-asan -j 2 -R "^$sanitized(\.|\$)" -E "$slow"

@@ -5,8 +5,10 @@
 //
 // A job that recovers goes on in its next generation when a place is lost: the places that live leave the generation
 // (Abort, Quiesced), a new process takes the place of each that is dead, with the memory that it has left, all enter
-// the next one (Enter), and say which versions lie whole with them (WorkerAddress); the newest that all of them hold is
-// the one to go on from (Connect).
+// the next one (Enter), and say which versions lie whole with them (WorkerAddress); the newest of which they have every
+// element together is the one to go on from (Connect). Where lost places are gone for good, or the job is asked to go
+// on in another shape, it takes another plan between Quiesced and Enter, and places take their state from where the
+// generation before has left it (decision 0031).
 //
 //   CR-1  (the culprit) a place that loses a peer says so, and most likely is not the culprit: for culprit_wait_ns the
 //         end of another place's process explains it;
@@ -15,12 +17,12 @@
 //   CR-3  (leaving) a place that has not left its generation quiesce_wait_ns after it was told to is killed;
 //   CR-4  (giving up) a job ends with exit_do_not_requeue at the third incident in a row without a commit in between,
 //         and where an actor fails twice at the same step;
-//   CR-6  (grace) where a job that recovers is asked to end, and has not left the steps that have begun behind it after
-//         grace_ns, it leaves them as in an incident, and ends with the newest version that is whole;
 //   CR-5  (silence) a place of a job that recovers that says nothing for detect_ns is killed, as one that hangs; so is
 //         one that names an act that is stuck. Where no place makes progress and no act runs, for detect_ns and
 //         times_longest as long as ever before, the places are asked as in CR-2, and the job goes on in its next
-//         generation.
+//         generation;
+//   CR-6  (grace) where a job that recovers is asked to end, and has not left the steps that have begun behind it after
+//         grace_ns, it leaves them as in an incident, and ends with the newest version that is whole.
 #pragma once
 
 #include <functional>
