@@ -28,25 +28,30 @@ void adamw_update(const AdamWState& from, const AdamWState& to, const Gradient& 
     vi = fma(x * x, add2, vi * keep2);
     pi = fma(mi / fma(sqrt(vi), root, eps), rate, pi * decay);
   };
-  const auto update_all = [=](std::int64_t i, std::int64_t end, const float* grads) {
-    // The moments are not read before the next step; written elsewhere, each line would be read only to be overwritten.
-    if (from.m != to.m && streams_to(to.m + i) && streams_to(to.v + i)) {
-      for (; i + width <= end; i += width, grads += width) {
-        v16 pi = load(from.p + i), mi = load(from.m + i), vi = load(from.v + i);
-        update(load(grads), pi, mi, vi);
-        store(to.p + i, pi);
-        stream(to.m + i, mi);
-        stream(to.v + i, vi);
-      }
-      end_of_streams();  // before a version word says that the moments lie there
-    }
+  // Whole vectors from i on; `keep` stores the moments. Returns where they end.
+  const auto update_vectors = [=](std::int64_t i, std::int64_t end, const float* grads, auto keep)
+      __attribute__((always_inline)) {
     for (; i + width <= end; i += width, grads += width) {
       v16 pi = load(from.p + i), mi = load(from.m + i), vi = load(from.v + i);
       update(load(grads), pi, mi, vi);
       store(to.p + i, pi);
-      store(to.m + i, mi);
-      store(to.v + i, vi);
+      keep(to.m + i, mi);
+      keep(to.v + i, vi);
     }
+    return i;
+  };
+  const auto stored = [](float* p, v16 v) __attribute__((always_inline)) { store(p, v); };
+  const auto streamed = [](float* p, v16 v) __attribute__((always_inline)) { stream(p, v); };
+  const auto update_all = [=](std::int64_t begin, std::int64_t end, const float* grads) {
+    std::int64_t i = begin;
+    // The moments are not read before the next step; written elsewhere, each line would be read only to be overwritten.
+    if (from.m != to.m && streams_to(to.m + i) && streams_to(to.v + i)) {
+      i = update_vectors(i, end, grads, streamed);
+      end_of_streams();  // before a version word says that the moments lie there
+    } else {
+      i = update_vectors(i, end, grads, stored);
+    }
+    grads += i - begin;
     if (const std::int64_t w = end - i; w > 0) {
       v16 pi = load_tail(from.p + i, w), mi = load_tail(from.m + i, w), vi = load_tail(from.v + i, w);
       update(load_tail(grads, w), pi, mi, vi);

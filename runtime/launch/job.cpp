@@ -417,7 +417,7 @@ class Job final : private CoordinatorSink {
   FileStorage storage_;
   std::unique_ptr<Stream> disk_;
   std::unique_ptr<CheckpointTracker> checkpoints_;  // destroyed before the stream
-  std::unique_ptr<ShapePlans> shapes_;              // null: a new worker takes the place of a lost one
+  std::unique_ptr<ShapePlans> shapes_;              // null: the job keeps its shape
   std::unique_ptr<Stream> planning_;                // destroyed before what it works for
   std::unique_ptr<JobSocket> socket_;
   std::optional<std::shared_future<Expected<ChosenPlan>>> scaled_;  // a shape that was asked for is compiled

@@ -197,6 +197,36 @@ TEST_CASE("norm and update of exact sums have the bits of those of the rounded g
   }
 }
 
+TEST_CASE(
+    "an update that writes elsewhere gives the bits of one in place, wherever vectors and streaming stores begin") {
+  TwoThreads two;
+  const std::int64_t n = 100'003;
+  const auto size = static_cast<std::size_t>(n + 64);
+  std::vector<float> g(size), p(size), m(size), v(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    g[i] = 0.01f * static_cast<float>(i % 97) - 0.4f;
+    p[i] = 0.001f * static_cast<float>(i % 31), m[i] = 0.002f * static_cast<float>(i % 17), v[i] = 0.003f;
+  }
+  const AdamW hyper{.grad_scale = 0.3, .step = 3};
+  const Gradient gradient{.rounded = g.data()};
+  auto p1 = p, m1 = m, v1 = v;
+  adamw_update(p1.data(), gradient, m1.data(), v1.data(), n, hyper, two);
+  for (std::size_t shift = 0; shift < 32; ++shift) {  // half of a cache line's floats, and beyond
+    CAPTURE(shift);
+    std::vector<float> p2(size, 7), m2(size, 7), v2(size, 7);
+    adamw_update({p.data(), m.data(), v.data()}, {p2.data() + shift, m2.data() + shift, v2.data() + shift}, gradient, n,
+                 hyper, two);
+    for (const auto& [to, expected] : {std::pair(&p2, &p1), {&m2, &m1}, {&v2, &v1}}) {
+      CHECK(std::equal(to->begin() + static_cast<std::ptrdiff_t>(shift),
+                       to->begin() + static_cast<std::ptrdiff_t>(shift) + n, expected->begin()));
+      CHECK(std::count(to->begin(), to->begin() + static_cast<std::ptrdiff_t>(shift), 7.0f) ==
+            static_cast<std::ptrdiff_t>(shift));
+      CHECK(std::count(to->begin() + static_cast<std::ptrdiff_t>(shift) + n, to->end(), 7.0f) ==
+            static_cast<std::ptrdiff_t>(size - shift) - n);
+    }
+  }
+}
+
 TEST_CASE("add_terms scales by any exponent: those of tiny gradients are beyond what f32 can say") {
   OneThread one;
   for (const int e : {-300, -90, -2, 128, 150, 186}) {

@@ -10,7 +10,7 @@
 #include "devices/base/philox.h"
 #include "runtime/launch/sim_cluster.h"
 #include "tests/runtime/draws.h"
-#include "tests/runtime/kept_cases.h"
+#include "tests/runtime/recovered_session.h"
 
 using namespace mlp;
 
@@ -21,7 +21,7 @@ constexpr int recovered_steps = 5;
 /// What an application hears of a job.
 struct Heard {
   std::vector<StepResult> steps;
-  std::vector<std::pair<std::int64_t, std::vector<double>>> evaluations;  // of versions, in their order
+  Evaluations evaluations;
   SimOutcome out;
 };
 
@@ -32,19 +32,7 @@ struct Planted_ {
 Heard recovered(const Plan& p, std::uint64_t seed, std::vector<SimFault> faults, bool recovers = true,
                 const Planted_& planted = {}) {
   Heard heard;
-  SessionOptions session;
-  session.steps = recovered_steps;
-  session.clip = 0.5;
-  session.loss_divisor = 8;
-  session.readers = [](std::int64_t version) {
-    return version % 2 == 0 ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{};
-  };
-  session.on_closed = [&](const std::string& program, std::int64_t version, const std::vector<Report>& reports) {
-    CHECK(program == "evaluate");
-    std::vector<double> values;
-    for (const Report& r : reports) values.insert(values.end(), r.values.begin(), r.values.end());
-    heard.evaluations.emplace_back(version, std::move(values));
-  };
+  const SessionOptions session = recovered_session(recovered_steps, 0, heard.evaluations);
   SimClusterOptions cluster;
   cluster.seed = seed;
   cluster.faults = std::move(faults);
@@ -66,12 +54,7 @@ void check_same(const Heard& one, const Heard& whole) {
   CHECK(one.out.run.params_hash == whole.out.run.params_hash);
   CHECK(one.out.job.committed_steps == recovered_steps);
   CHECK(one.evaluations == whole.evaluations);
-  REQUIRE(one.steps.size() == recovered_steps);  // one line a step
-  for (std::size_t s = 0; s < recovered_steps; ++s) {
-    CHECK(one.steps[s].step == static_cast<std::int64_t>(s));
-    CHECK(one.steps[s].loss == whole.steps[s].loss);
-    CHECK(one.steps[s].grad_norm == whole.steps[s].grad_norm);
-  }
+  check_steps(one.steps, whole.steps, recovered_steps);
 }
 
 /// One or two faults at any event of a job that has begun.

@@ -7,7 +7,7 @@
 #include "runtime/launch/sim_cluster.h"
 #include "runtime/search/shapes.h"
 #include "tests/runtime/draws.h"
-#include "tests/runtime/kept_cases.h"
+#include "tests/runtime/recovered_session.h"
 
 using namespace mlp;
 
@@ -41,7 +41,7 @@ class Shapes {
 
 struct Reshaped {
   std::vector<StepResult> steps;
-  std::vector<std::pair<std::int64_t, std::vector<double>>> evaluations;
+  Evaluations evaluations;
   SimOutcome out;
 };
 
@@ -49,19 +49,7 @@ struct Reshaped {
 Reshaped reshaped(const Plan& p, Shapes* shapes, std::uint64_t seed, std::vector<SimFault> faults,
                   std::vector<ChosenPlan> changes = {}, Rank spares = 0) {
   Reshaped result;
-  SessionOptions session;
-  session.steps = reshaped_steps;
-  session.clip = 0.5;
-  session.loss_divisor = 8;
-  session.readers = [](std::int64_t version) {
-    return version % 2 == 1 ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{};
-  };
-  session.on_closed = [&](const std::string&, std::int64_t version, const std::vector<Report>& reports) {
-    std::vector<double> values;
-    for (const Report& r : reports) values.insert(values.end(), r.values.begin(), r.values.end());
-    std::sort(values.begin(), values.end());  // by place
-    result.evaluations.emplace_back(version, std::move(values));
-  };
+  const SessionOptions session = recovered_session(reshaped_steps, 1, result.evaluations);
   SimClusterOptions cluster;
   cluster.seed = seed;
   cluster.faults = std::move(faults);
@@ -80,12 +68,7 @@ void check_as_if_nothing_had_happened(const Reshaped& one, const Reshaped& whole
   REQUIRE_MESSAGE(one.out.job.status.ok(), one.out.job.status.message());
   CHECK(one.out.run.params_hash == whole.out.run.params_hash);
   CHECK(one.evaluations == whole.evaluations);
-  REQUIRE(one.steps.size() == reshaped_steps);  // one line a step
-  for (std::size_t s = 0; s < reshaped_steps; ++s) {
-    CHECK(one.steps[s].step == static_cast<std::int64_t>(s));
-    CHECK(one.steps[s].loss == whole.steps[s].loss);
-    CHECK(one.steps[s].grad_norm == whole.steps[s].grad_norm);
-  }
+  check_steps(one.steps, whole.steps, reshaped_steps);
 }
 
 std::vector<SimFault> losses(std::uint64_t seed, const Plan& p, std::int64_t events, std::size_t most) {

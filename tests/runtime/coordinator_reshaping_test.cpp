@@ -1,0 +1,158 @@
+// How a coordinator takes a job to another shape: places that are gone for good, requests, signals with a grace.
+#include "tests/runtime/three_places.h"
+
+using namespace three_places;
+
+TEST_CASE(
+    "places that are gone for good are not started again: the others go on with another plan, each with most of its "
+    "state") {
+  ThreePlaces job(nullptr, 1, true);
+  job.enter();
+  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+  job.down(1, 10 * ms);
+  CHECK(job.who<Abort>(3) == RankList{0, 2});
+  CHECK(job.restarted.empty());
+  job.left = {{PlaceId{0}, {2, 3}}, {PlaceId{1}, {2}}, {PlaceId{2}, {2, 3}}};
+  job.leave({0, 2});
+  REQUIRE(job.shapes == std::vector<std::vector<PlaceId>>{{PlaceId{0}, PlaceId{2}}});
+  CHECK(job.who<Enter>(3) == RankList{0, 2});
+  CHECK(job.coordinator.plan().workers() == 2);
+  for (const Rank place : {0, 2}) job.hear(place, WorkerAddress{"a", std::vector<std::int64_t>{}}, 20 * ms);
+  const Connect connect = job.last<Connect>();
+  CHECK(connect.adopt == 2);  // place 1 alone had a part of the moments, and holds no newer version
+  CHECK_FALSE(connect.home.plan.empty());
+  CHECK(connect.home.areas == std::vector<std::string>{"of 0", "of 1", "of 2"});
+  CHECK(connect.home.own == std::vector<Rank>{0, 2});
+  CHECK(connect.addresses.size() == 2);
+  CHECK(job.settled_ == 0);
+  job.hear(0, Ready{0, 0, 100});
+  job.hear(0, Ready{0, 0, 100});
+  job.hear(2, Ready{0, 0, 20});
+  CHECK(job.settled_ == 1);
+  CHECK(job.last<BeginRun>().step == 2);
+  job.hear(2, Progress{1, false, {}, 0}, 30 * ms);
+  REQUIRE(job.incidents.size() == 1);
+  CHECK(job.incidents[0].culprit == 1);
+  CHECK(job.incidents[0].shape == "fewer");
+  CHECK(job.incidents[0].others == std::vector<std::string>{"another: slower"});
+  CHECK(job.incidents[0].moved_bytes == 120);
+  const JobState state = job.coordinator.state();
+  CHECK(state.incidents == 1);
+  CHECK(state.shape == "fewer");
+  CHECK(state.places[1].gone);
+  CHECK_FALSE(state.places[2].gone);
+  CHECK(to_text(state, 50 * ms).find("gone: 1\n") != std::string::npos);
+  CHECK(state.places[1].rank == -1);
+  CHECK(state.places[2].rank == 1);
+  CHECK(to_text(state, 50 * ms).find("step 2 of 20, generation 3, runs, as fewer\n") == 0);
+  // The next loss is of rank 1, which place 2 runs.
+  job.down(2, 40 * ms);
+  job.leave({0});
+  CHECK(job.shapes.back() == std::vector<PlaceId>{PlaceId{0}});
+  job.left = {{PlaceId{0}, {2}}, {PlaceId{2}, {2}}};
+  job.hear(0, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  CHECK(job.last<Connect>().home.areas == std::vector<std::string>{"of 0", "of 2"});
+  CHECK(job.last<Connect>().home.own == std::vector<Rank>{0});
+  job.hear(0, Ready{});
+  CHECK(job.settled_ == 2);
+  job.hear(0, Progress{1, false, {}, 0});
+  CHECK(job.incidents[1].culprit == 2);
+}
+
+TEST_CASE("a place that is lost while another plan is entered: the state still lies where it was before") {
+  ThreePlaces job(nullptr, 1, true);
+  job.enter();
+  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+  job.left = {{PlaceId{0}, {3}}, {PlaceId{1}, {3}}, {PlaceId{2}, {3}}};
+  job.down(0);
+  job.leave({1, 2});
+  bool suspect = false;
+  SUBCASE("by SIGKILL") {}
+  SUBCASE("by SIGSEGV, with a part of the moments that it alone had") { suspect = true; }
+  job.down(2, 0, suspect);
+  CHECK(job.who<Abort>(4) == RankList{1});
+  job.leave({1});
+  CHECK(job.shapes == std::vector<std::vector<PlaceId>>{{PlaceId{1}, PlaceId{2}}, {PlaceId{1}}});
+  job.hear(1, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  const Connect connect = job.last<Connect>();
+  if (suspect) {
+    CHECK(connect.adopt == -1);
+    CHECK(connect.restore == "checkpoint to begin from");
+  } else {
+    CHECK(connect.adopt == 3);
+    CHECK(connect.home.areas == std::vector<std::string>{"of 0", "of 1", "of 2"});
+    CHECK(connect.home.own == std::vector<Rank>{1});
+  }
+}
+
+TEST_CASE("a worn process is replaced, though its job replaces no lost place") {
+  ThreePlaces job(nullptr, 0, true);
+  job.enter();
+  job.commit(0);
+  job.fail(0);  // all leave
+  job.coordinator.down(PlaceId{1}, Status(Code::unavailable, "it has ended"), ProcessEnd::worn, 0);
+  job.coordinator.turn(0);
+  CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, false}});
+  CHECK(job.coordinator.generation().number == 3);  // that is no loss
+  job.leave({0, 2});
+  CHECK(job.shapes.empty());
+  job.go_on({1});
+  job.hear(0, Progress{1, false, {}, 0});
+  CHECK(job.incidents[0].lost.empty());
+  CHECK(job.last<Connect>().adopt == 1);
+}
+
+TEST_CASE(
+    "steps that are not done within the grace are left, and the job ends with the newest whole version (CR-6 grace)") {
+  SavedBefore checkpoints;
+  ThreePlaces job(&checkpoints);
+  job.enter();
+  for (const std::int64_t step : {0, 1, 2}) job.commit(step);
+  job.coordinator.interrupt("interrupted by Terminated", exit_interrupted, 0);
+  const std::int64_t grace_ns = CoordinatorOptions().grace_ns;
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{1, true, {}, 0}, grace_ns - ms);
+  job.coordinator.turn(grace_ns - 1);
+  CHECK(job.coordinator.generation().number == 2);
+  CHECK(job.coordinator.wakes_ns() == grace_ns);
+  job.coordinator.turn(grace_ns);
+  CHECK(job.who<Abort>(40) == RankList{0, 1, 2});
+  job.leave({0, 1, 2});
+  job.go_on({2, 3});
+  CHECK(job.last<Connect>().adopt == 3);
+  job.coordinator.turn(grace_ns + ms);
+  CHECK(job.coordinator.generation().number == 40);  // it is not left again
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 3, {}, 0}, grace_ns);
+  REQUIRE(job.coordinator.session().finished());
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Stopped{}, grace_ns);
+  job.coordinator.turn(grace_ns);
+  CHECK(job.told == std::vector<std::int64_t>{0, 1, 2});
+  const JobResult r = job.result();
+  CHECK(r.exit_code == exit_interrupted);
+  CHECK(says(r.status, "interrupted by Terminated after step 3 of 20"));
+  REQUIRE(r.incidents.size() == 1);
+  CHECK(r.incidents[0].cause == "steps that had begun were not done 20.0 s after the job was asked to end");
+}
+
+TEST_CASE("a job that is asked to change refuses where it cannot, and says why") {
+  const auto chosen = [](std::int64_t dp) {
+    return ChosenPlan{std::make_shared<const Plan>(ThreePlaces::make_plan(dp, false, 0)), "another", 0, {}};
+  };
+  ThreePlaces job;
+  CHECK(says(job.coordinator.change(chosen(2), "asked", 0), "has not begun"));
+  job.enter();
+  job.commit(0);
+  CHECK(says(job.coordinator.change(chosen(4), "asked", 0), "another needs 4 places, and there are 3"));
+  CHECK(job.coordinator.change(chosen(2), "asked", 0).ok());
+  CHECK(says(job.coordinator.change(chosen(1), "asked", 0), "is about to change"));
+  CHECK(job.coordinator.state().phase == "is about to change its shape");
+  for (std::int64_t step = 1; step < 3; ++step) job.commit(step);  // those that have begun
+  CHECK(job.coordinator.generation().number == 2);
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 3, {}, 0});
+  job.coordinator.turn(0);
+  CHECK(job.coordinator.generation().number == 3);
+  CHECK(job.who<Stop>(2).empty());
+  ThreePlaces ends;
+  ends.enter();
+  for (std::int64_t step = 0; step < 18; ++step) ends.commit(step);
+  CHECK(says(ends.coordinator.change(chosen(2), "asked", 0), "ends with the steps that have begun"));
+}

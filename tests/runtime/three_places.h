@@ -1,0 +1,145 @@
+// A job of three places that recovers, which say what a test lets them say.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <map>
+
+#include "runtime/elastic/coordinator.h"
+#include "tests/runtime/planted_votes.h"
+
+namespace three_places {
+
+using namespace planted_votes;
+
+inline constexpr std::int64_t ms = 1'000'000;
+
+/// Checkpoints that a test has saved.
+struct SavedBefore final : CommitsAtOnce {
+  std::optional<SavedVersion> saved;
+  std::uint32_t next = 40;
+  bool wants(std::int64_t) const override { return false; }
+  void written(std::int64_t, const std::vector<Report>&, const SumState&) override {}
+  Expected<std::uint32_t> next_generation(std::uint32_t) override { return next++; }
+  std::optional<SavedVersion> newest() const override { return saved; }
+};
+
+/// A job of three places that recovers; they say what a test lets them say.
+struct ThreePlaces final : CoordinatorSink {
+  Plan p;
+  struct Sent {
+    Rank to;
+    std::uint32_t generation;
+    ToWorker message;
+  };
+  std::vector<Sent> sent;
+  std::vector<std::pair<Rank, bool>> restarted;
+  std::vector<Rank> killed;
+  std::vector<Incident> incidents;
+  std::vector<std::int64_t> told;  // steps
+  Coordinator coordinator;
+
+  /// `zero` 1: each place alone has a third of the moments.
+  explicit ThreePlaces(JobCheckpoints* checkpoints = nullptr, std::int32_t zero = 0, bool replans = false)
+      : p(make_plan(3, checkpoints != nullptr, zero)), coordinator(p, options(replans), checkpoints, *this) {
+    coordinator.enter({7, 2});
+    coordinator.started(0);
+  }
+  static Plan make_plan(std::int64_t dp, bool saves, std::int32_t zero) {
+    CompileOptions o;
+    o.stages = stage_meshes({dp});
+    o.zero = zero;
+    o.keeps_version = true;
+    o.snapshots = saves ? 2 : 0;
+    auto plan = compile(graph(ops(), {}), o);
+    REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+    return *std::move(plan);
+  }
+  CoordinatorOptions options(bool replans) {
+    CoordinatorOptions o;
+    o.session.steps = 20;
+    o.session.on_step = [this](const StepResult& r) { told.push_back(r.step); };
+    o.recovers = true;
+    o.restore = "checkpoint to begin from";
+    o.on_incident = [this](const Incident& i) { incidents.push_back(i); };
+    if (replans)
+      o.replan = [](const Plan&, std::int64_t places) -> Expected<ChosenPlan> {
+        if (places < 1) return invalid("nothing is left");
+        return ChosenPlan{std::make_shared<const Plan>(make_plan(places, false, 1)), "fewer", 0, {"another: slower"}};
+      };
+    return o;
+  }
+  void send(std::span<const PlaceId> to, JobGeneration of, const ToWorker& m) override {
+    for (const PlaceId place : to) sent.push_back({static_cast<Rank>(place), of.number, m});
+  }
+  Status with_last_log_lines(PlaceId, const Status& s) override { return s; }
+  Status restart(PlaceId place, bool afresh) override {
+    restarted.push_back({static_cast<Rank>(place), afresh});
+    return {};
+  }
+  void kill(PlaceId place) override { killed.push_back(static_cast<Rank>(place)); }
+  std::vector<std::vector<PlaceId>> shapes;           // that were told
+  std::map<PlaceId, std::vector<std::int64_t>> left;  // versions in the memory of a place
+  int settled_ = 0;
+  Status reshape(const Plan&, std::span<const PlaceId> places) override {
+    shapes.emplace_back(places.begin(), places.end());
+    return {};
+  }
+  std::optional<std::vector<std::int64_t>> held(PlaceId place, const Plan&, Rank) override { return left[place]; }
+  std::string memory_of(PlaceId place) override { return "of " + std::to_string(static_cast<Rank>(place)); }
+  void settled() override { ++settled_; }
+
+  void hear(Rank from, FromWorker m, std::int64_t now_ns = 0) {
+    coordinator.heard(PlaceId{from}, {coordinator.generation(), encode(m)}, now_ns);
+  }
+  void down(Rank place, std::int64_t now_ns = 0, bool suspect = false) {
+    coordinator.down(PlaceId{place}, Status(Code::unavailable, "worker " + std::to_string(place) + " was killed"),
+                     suspect ? ProcessEnd::suspect : ProcessEnd::ordinary, now_ns);
+    coordinator.turn(now_ns);
+  }
+  void fail(Rank r) {
+    hear(r, WorkerFailed{"in.x", Status(Code::io, "the tape is torn")});
+    coordinator.turn(0);
+  }
+  using Versions = std::optional<std::vector<std::int64_t>>;
+  void enter(std::map<Rank, Versions> held = {}, std::int64_t now_ns = 0) {
+    for (Rank r = 0; r < 3; ++r) hear(r, WorkerAddress{"a", held.count(r) ? held[r] : Versions()}, now_ns);
+    for (Rank r = 0; r < 3; ++r) hear(r, Ready{}, now_ns);
+  }
+  void leave(std::initializer_list<Rank> places) {
+    for (const Rank r : places) hear(r, Quiesced{});
+  }
+  /// All places hold these versions, and go on.
+  void go_on(const std::vector<std::int64_t>& versions) { enter({{0, versions}, {1, versions}, {2, versions}}); }
+  Closed vote_of(Rank r, std::int64_t step) const {
+    Closed c{p.step_program, step, {}, 0, planted_votes::told(p, r, 1, 1e-3f)};
+    if (r == 0) c.reports.push_back({Report::Kind::loss, "loss", step, 0, {1}});
+    return c;
+  }
+  void commit(std::int64_t step, std::int64_t now_ns = 0) {
+    for (Rank r = 0; r < 3; ++r) hear(r, vote_of(r, step), now_ns);
+    REQUIRE_MESSAGE(coordinator.committed() == step + 1, step);
+  }
+  template <class T>
+  std::vector<Rank> who(std::uint32_t generation) const {
+    std::vector<Rank> out;
+    for (const Sent& s : sent)
+      if (s.generation == generation && std::holds_alternative<T>(s.message)) out.push_back(s.to);
+    return out;
+  }
+  template <class T>
+  const T& last() const {
+    for (auto it = sent.rbegin(); it != sent.rend(); ++it)
+      if (const T* m = std::get_if<T>(&it->message)) return *m;
+    FAIL("no such message was sent");
+    return std::get<T>(sent.front().message);
+  }
+  JobResult result() {
+    REQUIRE(coordinator.over());
+    return coordinator.take_result();
+  }
+};
+
+using RankList = std::vector<Rank>;
+
+}  // namespace three_places
