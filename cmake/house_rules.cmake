@@ -72,6 +72,7 @@ rule("no random device" "random_device|${no_name}s?rand\\(|getrandom|getentropy|
 
 rule("no sleep" "sleep_(for|until)${no_name}|${no_name}u?sleep\\(|nanosleep|${no_name}::p?poll\\(|epoll_|${no_name}::p?select\\(|timerfd_"
   devices/paced/paced_device.cpp   "each task sleeps its modelled time"
+  runtime/worker/injection.cpp     "a drill makes acts slow"
   comm/ucx/progress_thread.h       "sleeps in poll while the network is idle"
   comm/ucx/progress_thread.cpp     "the same"
   comm/ucx/ucx_transport.cpp       "between looks at requests that are being cancelled"

@@ -68,7 +68,8 @@ std::vector<std::string> useless_arguments(const JobArguments& a, const LmConfig
     if (!a.checkpoint_dir.empty() && !a.resumes_latest())
       out.push_back(fmt::format("--checkpoint-dir {} {}", a.checkpoint_dir, why));
   }
-  if (config.run.recovery == "off" && !a.inject.empty())
+  const auto slows = [](const std::string& drill) { return drill.starts_with("SLOW@"); };
+  if (config.run.recovery == "off" && !std::all_of(a.inject.begin(), a.inject.end(), slows))
     out.push_back("--inject without --recovery slots: the run ends with the worker that the drill hits");
   if (config.run.recovery == "off" && a.replace != JobArguments().replace)
     out.push_back(fmt::format("--replace {} has no effect: see --recovery", a.replace));

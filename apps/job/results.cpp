@@ -226,13 +226,9 @@ void Results::incident(const Incident& i) {
   m.ready_ms = ms(i.agreed_ns, i.ready_ns);
   m.act_ms = ms(i.ready_ns, i.act_ns);
   if (!i.planned) ++incidents_;
-  if (!incident_lines_) {
-    auto writer = report::MetricsWriter::open(file("incidents.jsonl"), report::MetricsWriter::Mode::append);
-    if (!writer.ok()) return keep(writer.status());
-    incident_lines_ = std::make_unique<report::MetricsWriter>(*std::move(writer));
-  }
-  keep(incident_lines_->write(m));
+  if (auto* const lines = incident_lines()) keep(lines->write(m));
   if (ended) return;
+  curve_.marks.push_back({static_cast<double>(i.version), fmt::format("generation {}", i.generation), m.cause});
   if (!i.shape.empty()) mesh_at_end_ = i.shape;
   generation_ = i.generation;
   repeated_steps_ += std::max<std::int64_t>(0, i.committed - i.version);
@@ -241,6 +237,25 @@ void Results::incident(const Incident& i) {
                                 ms(i.last_down_ns, i.act_ns));
   if (i.planned && i.lost.empty()) log_info(text);
   else log_warn(text);
+}
+
+void Results::straggler(const Straggler& s) {
+  report::StragglerMetrics m;
+  m.worker = s.place;
+  m.times = s.times;
+  m.step = s.step;
+  m.over = s.over;
+  m.at_s = static_cast<double>(clock_.now_ns() - begin_ns_) * 1e-9;
+  if (auto* const lines = incident_lines()) keep(lines->write(m));
+}
+
+report::MetricsWriter* Results::incident_lines() {
+  if (!incident_lines_) {
+    auto writer = report::MetricsWriter::open(file("incidents.jsonl"), report::MetricsWriter::Mode::append);
+    if (!writer.ok()) return keep(writer.status()), nullptr;
+    incident_lines_ = std::make_unique<report::MetricsWriter>(*std::move(writer));
+  }
+  return incident_lines_.get();
 }
 
 void Results::write_held() {
@@ -331,6 +346,40 @@ std::string Results::run_json(const JobResult& result, const std::string& status
   return run.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+namespace {
+
+/// What the job was in while its workers did what their spans say.
+std::vector<TraceSpan> incident_spans(const JobResult& result, std::int64_t begin_ns) {
+  std::vector<TraceSpan> spans;
+  const auto add = [&](const char* row, const std::string& name, std::int64_t from_ns, std::int64_t to_ns,
+                       std::int64_t step) {
+    TraceSpan span;
+    span.row = row;
+    span.name = name;
+    span.begin_ns = from_ns;
+    span.end_ns = to_ns;
+    span.step = step;
+    span.microbatch = -1;
+    spans.push_back(std::move(span));
+  };
+  std::string before = "the first generation";
+  std::int64_t since_ns = begin_ns;
+  for (const Incident& i : result.incidents) {
+    add("generations", before, since_ns, i.down_ns, i.committed);
+    if (i.act_ns < 0) return spans;
+    add("incidents", i.cause.substr(0, i.cause.find('\n')), i.down_ns, i.act_ns, i.version);
+    before = fmt::format("generation {}{}", i.generation, i.shape.empty() ? "" : " on " + i.shape);
+    since_ns = i.act_ns;
+  }
+  std::int64_t end_ns = since_ns;
+  for (const auto& place : result.places)
+    for (const TraceSpan& s : place.spans) end_ns = std::max(end_ns, s.end_ns);
+  if (!spans.empty() && end_ns > since_ns) add("generations", before, since_ns, end_ns, result.committed_steps);
+  return spans;
+}
+
+}  // namespace
+
 Status Results::write_trace(const JobResult& result) const {
   auto writer = report::TraceJsonWriter::open(file("trace.json"), begin_ns_);
   if (!writer.ok()) return writer.status();
@@ -339,6 +388,11 @@ Status Results::write_trace(const JobResult& result) const {
     const auto dropped = place.dropped_spans > 0 ? fmt::format(" ({} spans dropped)", place.dropped_spans) : "";
     writer->name_worker(r, fmt::format("worker {}: stage {}{}", r, plan_->stage_of(r), dropped));
     writer->add(r, place.spans);
+  }
+  const auto job = static_cast<int>(result.places.size());
+  if (const auto spans = incident_spans(result, begin_ns_); !spans.empty()) {
+    writer->name_worker(job, "the job: generations and incidents");
+    writer->add(job, spans);
   }
   return writer->close();
 }

@@ -41,6 +41,7 @@ class Results {
   void begun(std::uint64_t job, std::uint32_t generation);
   void checkpoint(const runtime::CheckpointEvent& event);
   void incident(const runtime::Incident& incident);
+  void straggler(const runtime::Straggler& straggler);
   /// All workers are ready: the first step's time begins.
   void ready() { last_ns_ = clock_.now_ns(); }
   /// The session tells next of an event of this time and generation (SessionOptions::on_event).
@@ -85,6 +86,8 @@ class Results {
   Status write_others(const runtime::JobResult& result, const Status& status, const std::string& sample);
   Status write_curve(std::int64_t steps, Durability durability);
   Status write_trace(const runtime::JobResult& result) const;
+  /// Where lines of incidents.jsonl go; null: it cannot be written, which is kept.
+  report::MetricsWriter* incident_lines();
   void keep(const Status& status);
 
   const JobArguments& a_;

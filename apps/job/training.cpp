@@ -216,6 +216,7 @@ JobOptions Training::options() {
   }
   o.inject = p_.injections;
   o.on_incident = [this](const Incident& incident) { results_.incident(incident); };
+  o.on_straggler = [this](const runtime::Straggler& straggler) { results_.straggler(straggler); };
   o.stall_s = a_.stall_s;
   o.on_ready = [this] {
     results_.ready();

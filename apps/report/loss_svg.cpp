@@ -144,6 +144,23 @@ std::string axes(const Frame& frame) {
   return out;
 }
 
+/// Names are left out where they would lie on each other.
+std::string marks(const LossCurve& curve, const Frame& frame) {
+  std::string out;
+  double free_x = k_left;
+  for (const LossMark& m : curve.marks) {
+    const double x = std::clamp(frame.x(m.step), k_left, k_right), width = 7.0 * static_cast<double>(m.name.size());
+    out += fmt::format(
+        "<line class=\"mark\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"><title>step {3:.0f}, {4}: "
+        "{5}</title></line>\n",
+        x, k_top, k_bottom, m.step, escaped(m.name), escaped(m.cause));
+    if (x < free_x || x + width > k_right) continue;
+    free_x = x + width + 10;
+    out += fmt::format("<text class=\"small\" x=\"{:.1f}\" y=\"{}\">{}</text>\n", x + 4, k_top + 12, escaped(m.name));
+  }
+  return out;
+}
+
 std::string legend(const LossCurve& curve) {
   std::string out;
   double x = k_right;
@@ -168,6 +185,7 @@ text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-se
 .grid { stroke: #e4e7eb; } .axis { stroke: #9aa5b1; }
 .raw { fill: none; stroke: #7fb3e0; stroke-width: 1; stroke-opacity: 0.6; }
 .mean { fill: none; stroke: #1f6fb5; stroke-width: 2.2; stroke-linejoin: round; stroke-linecap: round; }
+.mark { stroke: #b5402f; stroke-dasharray: 5 4; }
 .eval { fill: #e07a1f; stroke: #ffffff; stroke-width: 1.2; }
 </style>
 )";
@@ -187,7 +205,7 @@ std::vector<double> nice_ticks(double lo, double hi, int count) {
 }
 
 std::string loss_svg(const LossCurve& given) {
-  const LossCurve curve{given.title, given.subtitle, finite(given.train), finite(given.eval)};
+  const LossCurve curve{given.title, given.subtitle, finite(given.train), finite(given.eval), given.marks};
   const Frame frame{step_range(curve), loss_range(curve)};
 
   std::string out = fmt::format(
@@ -201,6 +219,7 @@ std::string loss_svg(const LossCurve& given) {
   out += fmt::format("<text class=\"small\" x=\"{}\" y=\"46\">{}</text>\n", k_left,
                      escaped(fitting(curve.subtitle, 7)));
   out += axes(frame);
+  out += marks(curve, frame);
   if (curve.train.empty() && curve.eval.empty())
     out += fmt::format("<text class=\"small\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">no steps yet</text>\n",
                        (k_left + k_right) / 2, (k_top + k_bottom) / 2);

@@ -13,11 +13,19 @@ struct LossPoint {
   double loss = 0;  ///< points that are not finite are left out
 };
 
+/// An incident, or a change of the mesh: a dashed line at the step with which the run went on.
+struct LossMark {
+  double step = 0;
+  std::string name;   ///< "generation 5"
+  std::string cause;  ///< shown when the mouse is over it
+};
+
 struct LossCurve {
   std::string title;             ///< "shakespeare-char on dp=2,pp=2"
   std::string subtitle;          ///< small print: parameters, tokens, date; may be empty
   std::vector<LossPoint> train;  ///< in step order, any number
   std::vector<LossPoint> eval;
+  std::vector<LossMark> marks;
 };
 
 /// A self-contained SVG document: training loss thin, its moving mean thick, evaluations as dots.

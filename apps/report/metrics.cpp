@@ -98,6 +98,11 @@ std::string to_json_line(const IncidentMetrics& m) {
       mesh, moved, times, report);
 }
 
+std::string to_json_line(const StragglerMetrics& m) {
+  return fmt::format("{{\"at_s\": {}, \"straggler\": {}, \"times\": {}, \"step\": {}{}}}\n", number(m.at_s, 6),
+                     m.worker, number(m.times, 3), m.step, m.over ? ", \"over\": true" : "");
+}
+
 Expected<MetricsBefore> keep_lines_before(const std::string& path, std::int64_t step) {
   MetricsBefore out;
   std::error_code none;

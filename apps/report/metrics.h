@@ -74,8 +74,18 @@ struct IncidentMetrics {
   double act_ms = -1;               ///< until the first act was done
 };
 
+/// A worker has become slow, or is slow no more (runtime::Straggler). A line of incidents.jsonl.
+struct StragglerMetrics {
+  int worker = -1;
+  double times = 0;       ///< as long as it should take to compute a step
+  std::int64_t step = 0;  ///< steps done when it was seen
+  bool over = false;      ///< it is slow no more
+  double at_s = 0;        ///< since the run began
+};
+
 /// One line, with its newline.
 std::string to_json_line(const IncidentMetrics& metrics);
+std::string to_json_line(const StragglerMetrics& metrics);
 std::string to_json_line(const CheckpointMetrics& metrics);
 std::string to_json_line(const StepMetrics& metrics);
 std::string to_json_line(const EvalMetrics& metrics);
@@ -93,6 +103,7 @@ class MetricsWriter {
   Status write(const EvalMetrics& metrics) { return write_line(to_json_line(metrics)); }
   Status write(const CheckpointMetrics& metrics) { return write_line(to_json_line(metrics)); }
   Status write(const IncidentMetrics& metrics) { return write_line(to_json_line(metrics)); }
+  Status write(const StragglerMetrics& metrics) { return write_line(to_json_line(metrics)); }
 
  private:
   MetricsWriter(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}

@@ -145,6 +145,7 @@ void Coordinator::turn(std::int64_t now_ns) {
     if (now_ns >= *leave_until_ns_) kill_who_stay();
   }
   if (now_ns >= silent_at_ns()) kill_who_are_silent(now_ns);
+  if (now_ns >= last_heard_ns_ + quiet_ns() / 2) kill_who_is_cut_off(now_ns);
   if (explain_until_ns_ &&
       (now_ns >= *explain_until_ns_ || static_cast<Rank>(explanations_.size()) == plan_->workers()))
     return take_stall(now_ns);
@@ -177,6 +178,7 @@ void Coordinator::resumed_after_stop(std::int64_t now_ns) {
 void Coordinator::take_progress(Rank from, const Progress& progress, std::int64_t now_ns) {
   Pulse& pulse = pulses_[static_cast<std::size_t>(from)];
   pulse.busy = progress.busy;
+  pulse.unheard = progress.unheard;
   if (std::exchange(pulse.acts, progress.acts) != progress.acts) {
     progressed(now_ns);
     acted(now_ns);
@@ -217,6 +219,7 @@ JobState Coordinator::state() const {
     p.gone = gone_.count(place) > 0;
     if (rank >= 0) p.stage = plan_->stage_of(rank);
     if (rank >= 0) p.heard_ns = pulses_[static_cast<std::size_t>(rank)].heard_ns;
+    if (rank >= 0 && stragglers_ && slow_.count(place) > 0) p.slow_times = stragglers_->times(rank);
     s.places.push_back(p);
   }
   return s;
@@ -228,7 +231,7 @@ void Coordinator::take_address(Rank from, WorkerAddress& address, std::int64_t n
   const bool fresh = addresses_.emplace(from, std::move(address)).second;
   if (!fresh || static_cast<Rank>(addresses_.size()) != plan_->workers()) return;
   Connect connect{{}, -1, options_.restore};
-  if (begun_) connect = choose_state(now_ns);
+  if (incident_) connect = choose_state(now_ns);
   for (const auto& [rank, a] : addresses_) connect.addresses[rank] = a.blob;
   log_debug("all workers have an address and connect");
   send_all(connect);
@@ -245,6 +248,10 @@ void Coordinator::take_ready(Rank from, const Ready& ready, std::int64_t now_ns)
   log_debug(fmt::format("all workers are ready: version {} begins", session_->committed()));
   if (!std::exchange(begun_, true) && options_.on_ready) options_.on_ready();
   phase_ = Phase::running;
+  std::set<Rank> slow;
+  for (const PlaceId place : slow_)
+    if (const Rank rank = rank_of(place); rank >= 0) slow.insert(rank);
+  stragglers_.emplace(*plan_, std::move(slow));
   settle();
   if (incident_) incident_->ready_ns = now_ns;
   if (Status s = session_->begin(); !s.ok()) return end(std::move(s), exit_worker);
@@ -277,6 +284,8 @@ void Coordinator::decide(PlaceId from, const FromWorker& message, std::int64_t n
   const auto* failed = std::get_if<WorkerFailed>(&message);
   if (!failed) acted(now_ns);
   const Status s = session_->handle(rank_of(from), message);
+  if (const auto* closed = std::get_if<Closed>(&message); s.ok() && closed && closed->program == plan_->step_program)
+    take_busy(rank_of(from), closed->busy_ns, now_ns);
   if (s.ok()) return;
   if (session_->diverged() && !diverged_) {
     // Versions before are not known to be bad: poll_checkpoints() waits for their saves and evaluations under way.
@@ -291,6 +300,18 @@ void Coordinator::decide(PlaceId from, const FromWorker& message, std::int64_t n
     lose(rank_of(from), failed->actor, cause, now_ns);
   } else {
     end(cause, s.code() == Code::damaged ? exit_checkpoint : exit_worker);
+  }
+}
+
+void Coordinator::take_busy(Rank from, std::int64_t busy_ns, std::int64_t now_ns) {
+  for (const Stragglers::Change& c : stragglers_->voted(from, busy_ns, now_ns)) {
+    const PlaceId place = options_.places[static_cast<std::size_t>(c.rank)];
+    if (c.over) slow_.erase(place);
+    else slow_.insert(place);
+    const std::string how = fmt::format("{} takes {:.1f} times as long to compute as its peers, or as it did at first",
+                                        worker(c.rank), c.times);
+    log_warn(how + (c.over ? ": it is slow no more" : ": the job is as slow as it is"));
+    if (options_.on_straggler) options_.on_straggler({place_number(c.rank), c.times, session_->committed(), c.over});
   }
 }
 

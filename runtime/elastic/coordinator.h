@@ -22,7 +22,10 @@
 //         times_longest as long as ever before, the places are asked as in CR-2, and the job goes on in its next
 //         generation;
 //   CR-6  (grace) where a job that recovers is asked to end, and has not left the steps that have begun behind it after
-//         grace_ns, it leaves them as in an incident, and ends with the newest version that is whole.
+//         grace_ns, it leaves them as in an incident, and ends with the newest version that is whole;
+//   CR-7  (cut links) where two places of a job that recovers say that no ping passes between them, and both reach the
+//         coordinator, and the job makes no progress for half the time of CR-5, one of the two is killed: the one that
+//         is in more such pairs, then the one that was lost more often, then the higher number.
 #pragma once
 
 #include <functional>
@@ -42,6 +45,7 @@
 #include "runtime/elastic/job_state.h"
 #include "runtime/elastic/pause.h"
 #include "runtime/elastic/place_id.h"
+#include "runtime/elastic/stragglers.h"
 #include "runtime/elastic/told_once.h"
 #include "runtime/search/shapes.h"
 #include "runtime/session/job_checkpoints.h"
@@ -108,6 +112,8 @@ struct CoordinatorOptions {
   std::function<Expected<ChosenPlan>(const Plan& before, std::int64_t places)> replan;
   /// The job goes on after an incident, or has ended in it.
   std::function<void(const Incident&)> on_incident;
+  /// A place has become slow, or is slow no more (Stragglers). It goes on all the same.
+  std::function<void(const Straggler&)> on_straggler;
 };
 
 inline constexpr std::int64_t culprit_wait_ns = 700'000'000, explain_wait_ns = 1'000'000'000;
@@ -193,7 +199,7 @@ class Coordinator {
     return rank < 0 ? -1 : static_cast<std::int32_t>(options_.places[static_cast<std::size_t>(rank)]);
   }
   /// Whether the job goes on when a place is lost now.
-  bool recovers() const { return options_.recovers && begun_ && !diverged_ && !session_->finished(); }
+  bool recovers() const { return options_.recovers && !diverged_ && !session_->finished(); }
   bool all(const std::set<Rank>& some) const { return static_cast<Rank>(some.size()) == plan_->workers(); }
   void begin_session(std::int64_t version, std::optional<SumState> sums);
   void progressed(std::int64_t now_ns);
@@ -207,6 +213,8 @@ class Coordinator {
   void take_stopped(Rank from, const Stopped& stopped);
   /// What the session hears.
   void decide(PlaceId from, const FromWorker& message, std::int64_t now_ns);
+  /// A place has computed so long for a step.
+  void take_busy(Rank from, std::int64_t busy_ns, std::int64_t now_ns);
   /// Whether a place says that its part of a checkpoint is written: that counts while a culprit is sought, too.
   bool is_saved(const FromWorker& message) const;
 
@@ -240,6 +248,8 @@ class Coordinator {
   bool knows_a_step() const { return session_->committed() >= options_.session.first_step + 2; }
   /// For how long the job may make no progress before its places are asked what they wait for.
   std::int64_t quiet_ns() const;
+  /// Kills a place that peers do not reach, though it lives (CR-7 cut links).
+  void kill_who_is_cut_off(std::int64_t now_ns);
   /// The places have answered what they wait for, or had the time to.
   void take_stall(std::int64_t now_ns);
   void enter_places(std::int64_t now_ns);
@@ -312,10 +322,13 @@ class Coordinator {
   struct Pulse {
     std::int64_t heard_ns = 0, acts = 0;
     bool busy = false;
-    bool starts = true;  // it has said nothing yet
+    bool starts = true;         // it has said nothing yet
+    std::vector<Rank> unheard;  // peers whose pings do not come through
   };
   std::vector<Pulse> pulses_;
-  std::int64_t longest_quiet_ns_ = 0;  // without progress, while the job ran
+  std::optional<Stragglers> stragglers_;  // since the job runs
+  std::set<PlaceId> slow_;                // that were named
+  std::int64_t longest_quiet_ns_ = 0;     // without progress, while the job ran
   struct Blame {
     std::string why;
     bool slow = false;  // CR-3 (leaving): it may only have had much to do, and gets another process

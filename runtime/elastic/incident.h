@@ -1,4 +1,5 @@
-// Incident: from the first place of a job that is lost to the first act of the generation that goes on.
+// Incident: from the first place of a job that is lost to the first act of the generation that goes on. Straggler: a
+// place that is not lost, but slow.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,14 @@ struct Incident {
   std::int64_t agreed_ns = -1;      ///< all are in the next one, and the version is chosen
   std::int64_t ready_ns = -1;       ///< all have their state
   std::int64_t act_ns = -1;         ///< the first act is done
+};
+
+/// A place that has become slow, or is slow no more.
+struct Straggler {
+  std::int32_t place = -1;  ///< its number
+  double times = 0;         ///< as long as it should; below Stragglers::over_at: slow no more
+  std::int64_t step = 0;    ///< the last one that was looked at
+  bool over = false;
 };
 
 }  // namespace troupe::runtime

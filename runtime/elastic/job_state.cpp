@@ -15,11 +15,12 @@ std::string to_text(const JobState& s, std::int64_t now_ns) {
       ++gone;
       continue;
     }
-    text += fmt::format("{:<8}{:<6}{:<7}{:<9}{:<9}{}\n", p.place, number(p.rank), number(p.stage), number(p.pid),
+    text += fmt::format("{:<8}{:<6}{:<7}{:<9}{:<9}{}{}\n", p.place, number(p.rank), number(p.stage), number(p.pid),
                         p.does,
                         p.heard_ns < 0 || p.heard_ns > now_ns
                             ? "-"
-                            : fmt::format("{:.1f} s ago", static_cast<double>(now_ns - p.heard_ns) * 1e-9));
+                            : fmt::format("{:.1f} s ago", static_cast<double>(now_ns - p.heard_ns) * 1e-9),
+                        p.slow_times > 0 ? fmt::format(", {:.1f} times as slow as it should be", p.slow_times) : "");
   }
   if (gone > 0) text += fmt::format("gone: {}\n", gone);
   text += fmt::format("incidents {}{}\n", s.incidents,

@@ -18,6 +18,7 @@ struct JobState {
     std::string does;            ///< "runs", "enters", "leaves", "waits"
     bool gone = false;           ///< for good
     std::int64_t heard_ns = -1;  ///< when it last said something; -1: never, or it is not heard
+    double slow_times = 0;       ///< a straggler's: it computes so many times as long as it should; 0: it is none
   };
   std::uint32_t generation = 0;
   std::int64_t committed = 0, steps = 0;

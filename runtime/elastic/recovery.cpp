@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "devices/base/check.h"
 #include "devices/base/log.h"
@@ -127,7 +128,7 @@ void Coordinator::leave_generation(std::int64_t now_ns) {
   for (Rank r = 0; r < plan_->workers(); ++r) {
     if (is_gone(r)) quiesced_.insert(r);
     Pulse& pulse = pulses_[static_cast<std::size_t>(r)];
-    pulse = {std::max(pulse.heard_ns, now_ns), 0, false, pulse.starts};
+    pulse = {std::max(pulse.heard_ns, now_ns), 0, false, pulse.starts, {}};
   }
   sink_.send(alive, fence_.generation(), Abort{});
   for (const auto& [rank, how] : std::exchange(down_, {})) {
@@ -143,7 +144,8 @@ void Coordinator::leave_generation(std::int64_t now_ns) {
 
 Status Coordinator::start_again(Rank rank, bool afresh, std::int64_t now_ns) {
   quiesced_.insert(rank);
-  pulses_[static_cast<std::size_t>(rank)] = {now_ns + start_wait_ns, 0, false, true};
+  slow_.erase(options_.places[static_cast<std::size_t>(rank)]);
+  pulses_[static_cast<std::size_t>(rank)] = {now_ns + start_wait_ns, 0, false, true, {}};
   return sink_.restart(options_.places[static_cast<std::size_t>(rank)], afresh)
       .in(worker(rank) + " cannot be started again");
 }
@@ -194,6 +196,33 @@ void Coordinator::kill_who_are_silent(std::int64_t now_ns) {
     if (silence_ns >= options_.detect_ns && stopped_.count(r) == 0 && !is_gone(r))
       blame(r, fmt::format("{} has said nothing for {:.1f} s", worker(r), static_cast<double>(silence_ns) * 1e-9));
   }
+}
+
+void Coordinator::kill_who_is_cut_off(std::int64_t now_ns) {
+  if (!recovers() || options_.detect_ns == 0 || phase_ != Phase::running || !blamed_.empty()) return;
+  const auto lives = [&](Rank r) {  // one that is silent everywhere is CR-5's
+    return r >= 0 && r < plan_->workers() && stopped_.count(r) == 0 &&
+           now_ns - pulses_[static_cast<std::size_t>(r)].heard_ns < options_.detect_ns / 2;
+  };
+  std::map<Rank, std::set<Rank>> cut;  // by rank: peers
+  for (Rank r = 0; r < plan_->workers(); ++r)
+    for (const Rank peer : pulses_[static_cast<std::size_t>(r)].unheard)
+      if (peer != r && lives(r) && lives(peer)) cut[r].insert(peer), cut[peer].insert(r);
+  const auto times_lost = [&](Rank r) {
+    std::int64_t n = 0;
+    for (const Incident& i : result_.incidents) n += std::count(i.lost.begin(), i.lost.end(), place_number(r));
+    return n;
+  };
+  const auto weight = [&](const auto& of) {
+    return std::tuple(of.second.size(), times_lost(of.first), place_number(of.first));
+  };
+  const auto worst = std::max_element(cut.begin(), cut.end(),
+                                      [&](const auto& a, const auto& b) { return weight(a) < weight(b); });
+  if (worst == cut.end()) return;
+  std::string peers;
+  for (const Rank peer : worst->second) peers += (peers.empty() ? "" : ", ") + worker(peer);
+  blame(worst->first,
+        fmt::format("{} and {} do not reach each other, though both are heard here", worker(worst->first), peers));
 }
 
 std::int64_t Coordinator::quiet_ns() const {
@@ -263,7 +292,7 @@ Status Coordinator::replan(std::int64_t now_ns) {
   const auto pulses = std::exchange(pulses_, {});
   for (const PlaceId place : options_.places) {  // one that had no rank may only just have started
     const auto had = std::find(before.begin(), before.end(), place);
-    pulses_.push_back(had == before.end() ? Pulse{now_ns + start_wait_ns, 0, false, true}
+    pulses_.push_back(had == before.end() ? Pulse{now_ns + start_wait_ns, 0, false, true, {}}
                                           : pulses[static_cast<std::size_t>(had - before.begin())]);
   }
   quiesced_.clear();

@@ -57,6 +57,8 @@ struct JobOptions {
   std::vector<Injection> inject;  ///< of a drill
   /// The job goes on after an incident, or has ended in it. Of a job that recovers.
   std::function<void(const Incident&)> on_incident;
+  /// A worker has become slow, or is slow no more; the log has it too (runtime/elastic/stragglers.h).
+  std::function<void(const Straggler&)> on_straggler;
   /// App::check has accepted this plan with these options: run skips it
   bool checked = false;
   /// the job ends after so long without progress of any worker (exit_stalled)

@@ -97,6 +97,7 @@ class Job final : private CoordinatorSink {
     c.grace_ns = std::int64_t{o.grace_s} * 1'000'000'000;
     c.restore = o.checkpoint.restore;
     c.on_incident = o.on_incident;
+    c.on_straggler = o.on_straggler;
     if (shapes_ && !o.replaces)
       c.replan = [this](const Plan& before, std::int64_t places) { return shapes_->choose(before, places); };
     return c;

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/transport.h"
+#include "comm/link_watch.h"
 #include "devices/base/trace.h"
 #include "devices/sim/sim_device.h"
 #include "runtime/elastic/generation_fence.h"
@@ -78,6 +78,7 @@ struct SimProcess {
   std::int64_t acts = 0;                                // that it has told of
   std::unique_ptr<ActsOf> acts_of;
   std::unique_ptr<comm::Transport> transport;
+  std::unique_ptr<comm::LinkWatch> links;  // while the worker runs
   std::unique_ptr<SimDevice> device;
   std::unique_ptr<Worker> worker;
 };

@@ -10,13 +10,19 @@
 #include "runtime/launch/sim_job.h"
 #include "runtime/launch/sim_transport.h"
 #include "runtime/plan/plan_io.h"
+#include "runtime/worker/act_watch.h"
 
 namespace troupe::runtime {
 
 void SimJob::beat(Rank r) {
   SimPlace& place = places_[r];
   if (place.progress) place.acts = *place.progress;
-  tell_coordinator(r, place.fence.generation(), Progress{place.acts, false, {}, 0});
+  Progress told{place.acts, false, {}, 0, {}};
+  if (place.links) {
+    place.links->beat(beat_ns);
+    told.unheard = place.links->unheard(unheard_beats * beat_ns);
+  }
+  tell_coordinator(r, place.fence.generation(), std::move(told));
   after(beat_ns, r, [this, r] { beat(r); });
 }
 
@@ -72,6 +78,7 @@ void SimJob::leave(Rank r) {
     SimPlace& p = places_[r];
     if (p.fence.generation() != of) return;  // it leaves that one, too
     p.worker.reset();
+    p.links.reset();
     p.device.reset();
     p.transport.reset();
     if (p.memory && p.shape) spoil(r);
@@ -139,6 +146,11 @@ void SimJob::make_worker(Rank r, const Connect& connect) {
   env.send = [this, r, of, process = place.process](FromWorker message) {
     if (places_[r].process == process) tell_coordinator(r, of, std::move(message));
   };
+  if (options_.recovers) {
+    const auto local = local_plan(*place.shape->plan, place.rank);
+    place.links = std::make_unique<comm::LinkWatch>(*place.transport, loop_.clock(), peers_of(*local), of.job,
+                                                    of.number);
+  }
   auto worker = Worker::create(*place.shape->plan, place.rank, std::move(env));
   if (!worker.ok()) return coordinator_.end(worker.status().in(fmt::format("worker {}", r)), exit_worker);
   place.worker = *std::move(worker);

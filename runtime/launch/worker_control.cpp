@@ -68,6 +68,11 @@ void Heartbeat::enter(JobGeneration generation, std::shared_ptr<std::atomic<std:
   watch_->clear();
 }
 
+void Heartbeat::watch_links(std::shared_ptr<comm::LinkWatch> links) {
+  std::lock_guard lock(mutex_);
+  links_ = std::move(links);
+}
+
 void Heartbeat::begin() {
   {
     std::lock_guard lock(mutex_);
@@ -91,7 +96,7 @@ void Heartbeat::beat() {
     const bool awaits = awaits_first_act_;
     const bool changed = changed_.wait_for(lock, awaits ? soon : std::chrono::milliseconds(beat_ms_),
                                            [&] { return over_ || awaits_first_act_ != awaits; });
-    Progress told{progress_ ? progress_->load() : last, false, {}, 0};
+    Progress told{progress_ ? progress_->load() : last, false, {}, 0, {}};
     const bool grown = std::exchange(last, told.acts) != told.acts;
     const std::int64_t now_ns = clock.now_ns();
     // What was done before the run began is no act of it.
@@ -102,6 +107,10 @@ void Heartbeat::beat() {
     told.busy = seen.busy;
     told.stuck = seen.stuck;
     told.stuck_ms = seen.stuck_ns / 1'000'000;
+    if (links_) {
+      links_->beat(beat_ns);
+      told.unheard = links_->unheard(unheard_beats * beat_ns);
+    }
     control_.send(generation_, told);
   }
 }

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "comm/link_watch.h"
 #include "runtime/elastic/generation_fence.h"
 #include "runtime/launch/control_link.h"
 #include "runtime/worker/act_watch.h"
@@ -46,6 +47,9 @@ class Heartbeat {
   Heartbeat(const Heartbeat&) = delete;
   /// The place is in this generation, and its worker, if there is one, has this progress.
   void enter(JobGeneration generation, std::shared_ptr<std::atomic<std::int64_t>> progress);
+  /// The links of the generation's transport, which are pinged from now on; null: they are not any more, and no call of
+  /// the transport is under way.
+  void watch_links(std::shared_ptr<comm::LinkWatch> links);
   /// Sees the acts of all workers of the process.
   const std::shared_ptr<ActWatch>& watch() const { return watch_; }
   /// The run begins.
@@ -64,6 +68,7 @@ class Heartbeat {
   int commits_ = 0;  // at the second one a whole step was seen, its update included
   JobGeneration generation_;
   std::shared_ptr<std::atomic<std::int64_t>> progress_;
+  std::shared_ptr<comm::LinkWatch> links_;
   const std::shared_ptr<ActWatch> watch_ = std::make_shared<ActWatch>();
   std::thread thread_;  // last: it uses the members above
 };

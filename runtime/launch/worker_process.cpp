@@ -12,6 +12,8 @@
 #include <fstream>
 
 #include "actors/actor_scheduler.h"
+#include "comm/link_watch.h"
+#include "comm/throttled/cut_transport.h"
 #include "comm/ucx/ucx_transport.h"
 #include "devices/base/log.h"
 #include "devices/base/text_table.h"
@@ -133,6 +135,19 @@ class HomeMemory {
   std::vector<std::unique_ptr<Buffer>> areas_;
 };
 
+/// The heartbeat pings links while this object lives.
+class WatchedLinks {
+ public:
+  WatchedLinks(Heartbeat& heartbeat, std::shared_ptr<comm::LinkWatch> links) : heartbeat_(heartbeat) {
+    heartbeat_.watch_links(std::move(links));
+  }
+  ~WatchedLinks() { heartbeat_.watch_links(nullptr); }
+  WatchedLinks(const WatchedLinks&) = delete;
+
+ private:
+  Heartbeat& heartbeat_;
+};
+
 /// A process, from its first message on.
 class PlaceProcess {
  public:
@@ -148,7 +163,7 @@ class PlaceProcess {
       if (std::holds_alternative<PlanBytes>(message)) {
         if (const auto code = take_plan(message)) return *code;
       } else if (std::holds_alternative<Enter>(message)) {
-        if (injector_) injector_->pass("enter");
+        if (injector_) injector_->on_cut({}), injector_->pass("enter");  // no transport is open
         if (const auto code = run_generation()) return *code;
         tell(Quiesced{});
       } else if (std::holds_alternative<Abort>(message)) {  // of a generation that it has not entered
@@ -234,6 +249,22 @@ class PlaceProcess {
                                                       std::make_unique<ThreadAlarm>("alarm", clock_), hello_.throttle);
   }
 
+  /// Where a drill cuts links: what it cuts.
+  std::unique_ptr<comm::Transport> cuttable(std::unique_ptr<comm::Transport> transport) {
+    if (!injector_ || !injector_->cuts()) return transport;
+    auto cut = std::make_unique<comm::CutTransport>(std::move(transport));
+    injector_->on_cut([&c = *cut](Rank peer) { c.cut(peer); });
+    return cut;
+  }
+
+  /// Of a place that recovers; null: nothing would come of a link that is cut.
+  std::shared_ptr<comm::LinkWatch> watch_of(comm::Transport& transport) const {
+    if (!pool_) return nullptr;
+    const auto local = local_plan(plan_, hello_.rank);
+    const JobGeneration of = control_.generation();
+    return std::make_shared<comm::LinkWatch>(transport, clock_, peers_of(*local), of.job, of.number);
+  }
+
   std::unique_ptr<Device> make_device() const {
     if (hello_.paced > 0) {
       PacedOptions paced;
@@ -267,7 +298,8 @@ class PlaceProcess {
     if (!connect) return fail(invalid("expected the addresses of the peers, got another message"));
     (*opened)->connect(connect->addresses);
     log_debug("connects to " + counted(std::ssize(connect->addresses) - 1, "peer"));
-    const std::unique_ptr<comm::Transport> transport = throttled(*std::move(opened));
+    const std::unique_ptr<comm::Transport> transport = cuttable(throttled(*std::move(opened)));
+    const WatchedLinks watched(*heartbeat_, watch_of(*transport));
     const std::unique_ptr<Device> device = make_device();
     Stopped stopped;
     {

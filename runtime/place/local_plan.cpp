@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 #include "runtime/place/passes.h"
 
 namespace troupe::runtime {
@@ -17,6 +19,14 @@ Expected<LocalPlan> local_plan(const Plan& plan, Rank rank) {
   TROUPE_TRY(LocalRoutes(plan, local).run());
   LocalMemory(plan, local).run();
   return local;
+}
+
+std::vector<Rank> peers_of(const LocalPlan& local) {
+  std::set<Rank> peers;
+  for (const LocalActor& actor : local.actors)
+    for (const auto& of_route : actor.peers) peers.insert(of_route.begin(), of_route.end());
+  peers.erase(local.rank);
+  return {peers.begin(), peers.end()};
 }
 
 Expected<std::int64_t> needed_bytes(const Plan& plan, std::int64_t enough) {

@@ -7,7 +7,6 @@ namespace troupe::runtime {
 namespace {
 
 using Kind = PlanActor::Kind;
-using Home = ActorTraits::Home;
 using Params = ActorTraits::Params;
 using Ops = ActorTraits::Ops;
 
@@ -33,14 +32,14 @@ constexpr std::array<ActorTraits, actor_kinds> rows{{
     {.kind = Kind::norm,
      .name = "norm",
      .stream = "compute",
-     .home = Home::step,
+     .home = ActorTraits::Home::step,
      .params = Params::gradients,
      .once_per_step = true,
      .dot = "shape=diamond, fillcolor=\"#e4e4e4\""},
     {.kind = Kind::update,
      .name = "update",
      .stream = "compute",
-     .home = Home::step,
+     .home = ActorTraits::Home::step,
      .params = Params::gradients,
      .once_per_step = true,
      .exchanges = true,
@@ -49,21 +48,21 @@ constexpr std::array<ActorTraits, actor_kinds> rows{{
     {.kind = Kind::digest,
      .name = "digest",
      .stream = "compute",
-     .home = Home::digest,
+     .home = ActorTraits::Home::digest,
      .params = Params::version,
      .once_per_step = true,
      .dot = "shape=note, fillcolor=\"#e4e4e4\""},
     {.kind = Kind::snapshot,
      .name = "snapshot",
      .stream = "snapshot",
-     .home = Home::snapshot,
+     .home = ActorTraits::Home::snapshot,
      .params = Params::version,
      .once_per_step = true,
      .dot = "shape=cylinder, fillcolor=\"#e4e4e4\""},
     {.kind = Kind::writer,
      .name = "writer",
      .stream = "disk",
-     .home = Home::snapshot,
+     .home = ActorTraits::Home::snapshot,
      .once_per_step = true,
      .dot = "shape=cylinder, fillcolor=\"#e4e4e4\""},
 }};

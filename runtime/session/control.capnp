@@ -50,7 +50,7 @@ struct FromWorker {
     failed :group { actor @8 :Text; code @9 :UInt8; message @10 :Text; }
     explanation @11 :Text;
     spans :group { spans @12 :List(Span); dropped @17 :Int64; }
-    progress :group { acts @16 :Int64; busy @29 :Bool; stuck @30 :Text; stuckMs @31 :Int64; }
+    progress :group { acts @16 :Int64; busy @29 :Bool; stuck @30 :Text; stuckMs @31 :Int64; unheard @34 :List(Int32); }
     stopped :group { peakBytes @13 :Int64; sentBytes @14 :UInt64; receivedBytes @15 :UInt64; fileBytes @18 :Int64; sharedBytes @19 :Int64; missed @32 :List(Text); }
     quiesced @28 :Void;
   }

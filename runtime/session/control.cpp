@@ -190,6 +190,8 @@ std::vector<std::byte> encode(const FromWorker& in) {
                    x.setBusy(m.busy);
                    x.setStuck(m.stuck);
                    x.setStuckMs(m.stuck_ms);
+                   auto unheard = x.initUnheard(static_cast<unsigned>(m.unheard.size()));
+                   for (unsigned i = 0; i < m.unheard.size(); ++i) unheard.set(i, m.unheard[i]);
                  },
                  [&](const Closed& m) {
                    auto x = b.initClosed();
@@ -328,7 +330,9 @@ Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
           }
           case wire::FromWorker::PROGRESS: {
             const auto p = r.getProgress();
-            return Progress{p.getActs(), p.getBusy(), p.getStuck().cStr(), p.getStuckMs()};
+            Progress told{p.getActs(), p.getBusy(), p.getStuck().cStr(), p.getStuckMs(), {}};
+            for (const Rank peer : p.getUnheard()) told.unheard.push_back(peer);
+            return told;
           }
           case wire::FromWorker::CLOSED: {
             const auto x = r.getClosed();

@@ -141,6 +141,7 @@ struct Progress {
   bool busy = false;          ///< an act runs on a stream
   std::string stuck;          ///< an act that runs far longer than any has (runtime/worker/act_watch.h); empty: none
   std::int64_t stuck_ms = 0;  ///< for so long
+  std::vector<Rank> unheard;  ///< peers of which no ping has come for three beats (comm/link_watch.h)
 };
 /// A program's step is over at a place. For the training program this is its vote.
 struct Closed {

@@ -74,6 +74,9 @@ class ActWatch {
   std::int64_t progress_ = -1, since_ns_ = 0, longest_ns_ = 0, looked_ns_ = -1;
 };
 
+/// So many beats without a ping make a peer unheard (comm/link_watch.h).
+inline constexpr std::int64_t unheard_beats = 3;
+
 /// A body whose acts are watched.
 class WatchedBody final : public actors::Body {
  public:

@@ -8,9 +8,13 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "devices/base/check.h"
+#include "devices/base/clock.h"
+#include "runtime/place/local_plan.h"
 
 namespace troupe::runtime {
 
@@ -19,7 +23,7 @@ namespace {
 using Action = Injection::Action;
 using Phase = Injection::Phase;
 
-constexpr std::array<const char*, 6> actions{"SIGKILL", "SIGSTOP", "SIGSEGV", "EXIT", "HANG", "DROP"};
+constexpr std::array<const char*, 8> actions{"SIGKILL", "SIGSTOP", "SIGSEGV", "EXIT", "HANG", "DROP", "CUT", "SLOW"};
 constexpr std::array<const char*, 3> phases{"before", "mid", "after"};
 
 template <class Enum, std::size_t n>
@@ -35,6 +39,11 @@ bool find_number(std::string_view text, Number& out) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
+/// Of "worker3".
+bool find_worker(std::string_view text, Rank& out) {
+  return text.starts_with("worker") && find_number(text.substr(6), out) && out >= 0;
+}
+
 /// Cuts what stands behind the last `mark` off `text`; empty where there is none.
 std::string_view cut_behind(std::string_view& text, char mark) {
   const auto at = text.rfind(mark);
@@ -48,29 +57,16 @@ std::string_view cut_behind(std::string_view& text, char mark) {
   for (;;) ::pause();
 }
 
-void execute(Action action) {
-  switch (action) {
-    case Action::kill: ::kill(::getpid(), SIGKILL); wait_for_ever();
-    case Action::stop: ::kill(::getpid(), SIGSTOP); return;  // once it is continued
-    case Action::crash:
-      ::signal(SIGSEGV, SIG_DFL);
-      ::raise(SIGSEGV);
-      wait_for_ever();
-    case Action::exit: ::_exit(1);
-    case Action::hang: wait_for_ever();
-    case Action::drop: return;
-  }
-}
-
 /// The stream's threads, in the middle of whose first loop something happens.
 class MiddleOfLoop final : public Parallel {
  public:
-  MiddleOfLoop(Parallel& inner, const Injector::Due& due) : inner_(inner), due_(due) {}
+  MiddleOfLoop(Parallel& inner, Injector& injector, const Injector::Due& due)
+      : inner_(inner), injector_(injector), due_(due) {}
   int threads() const override { return inner_.threads(); }
   bool stopping() const override { return inner_.stopping(); }
   void for_each(std::int64_t n, const std::function<void(std::int64_t)>& body) override {
     inner_.for_each(n, [&](std::int64_t i) {
-      if (i == n / 2 && !reached_.exchange(true)) Injector::reach(due_, Phase::mid);
+      if (i == n / 2 && !reached_.exchange(true)) injector_.reach(due_, Phase::mid);
       body(i);
     });
   }
@@ -78,6 +74,7 @@ class MiddleOfLoop final : public Parallel {
 
  private:
   Parallel& inner_;
+  Injector& injector_;
   const Injector::Due& due_;
   std::atomic<bool> reached_ = false;
 };
@@ -88,11 +85,13 @@ class InjectedBody final : public actors::Body {
       : body_(std::move(body)), names_(std::move(names)), injector_(injector) {}
   Status run(const actors::ActContext& context, Parallel& parallel) override {
     const Injector::Due due = injector_.begin(names_);
-    if (due.empty()) return body_->run(context, parallel);
-    MiddleOfLoop middle(parallel, due);
+    if (due.empty() && !injector_.slows()) return body_->run(context, parallel);
+    const std::int64_t begin_ns = SteadyClock().now_ns();
+    MiddleOfLoop middle(parallel, injector_, due);
     const Status s = body_->run(context, middle);
-    if (!middle.reached()) Injector::reach(due, Phase::mid);  // it has no loop
-    Injector::reach(due, Phase::after);
+    if (!middle.reached()) injector_.reach(due, Phase::mid);  // it has no loop
+    injector_.slow_down(begin_ns, parallel);
+    injector_.reach(due, Phase::after);
     return s;
   }
 
@@ -109,11 +108,12 @@ class InjectedExecutor final : public actors::Executor {
   void submit(actors::ActContext c, std::function<void()> started, std::function<void(actors::ActDone)> done) override {
     const Injector::Due due = injector_.begin(names_);
     if (Injector::drops(due)) return;
-    inner_->submit(std::move(c), std::move(started), [due, done = std::move(done)](actors::ActDone d) {
-      Injector::reach(due, Phase::after);
-      done(std::move(d));
-    });
-    Injector::reach(due, Phase::mid);
+    inner_->submit(std::move(c), std::move(started),
+                   [&injector = injector_, due, done = std::move(done)](actors::ActDone d) {
+                     injector.reach(due, Phase::after);
+                     done(std::move(d));
+                   });
+    injector_.reach(due, Phase::mid);
   }
 
  private:
@@ -129,13 +129,15 @@ Expected<Injection> parse_injection(std::string_view text) {
   const auto refuse = [&](const std::string& why) {
     return invalid(
         fmt::format("'{}': {}; expected ACTION@ACT[:before|:mid|:after][#N]/workerR, such as "
-                    "SIGKILL@update:mid#3/worker2",
+                    "SIGKILL@update:mid#3/worker2; for CUT /workerR-workerP",
                     whole, why));
   };
   Injection out;
   std::string_view worker = cut_behind(text, '/');
-  if (!worker.starts_with("worker") || !find_number(worker.substr(6), out.rank) || out.rank < 0)
-    return refuse(fmt::format("'{}' is no worker", worker));
+  const bool two = worker.find('-') != std::string_view::npos;
+  const std::string_view peer = two ? cut_behind(worker, '-') : std::string_view();
+  if (!find_worker(worker, out.rank)) return refuse(fmt::format("'{}' is no worker", worker));
+  if (two && !find_worker(peer, out.peer)) return refuse(fmt::format("'{}' is no worker", peer));
   if (text.find('#') != std::string_view::npos)
     if (const auto n = cut_behind(text, '#'); !find_number(n, out.nth) || out.nth < 1)
       return refuse(fmt::format("'{}' is no number of an act", n));
@@ -143,6 +145,8 @@ Expected<Injection> parse_injection(std::string_view text) {
   if (at == std::string_view::npos) return refuse("it names no act");
   if (!find_word(actions, text.substr(0, at), out.action))
     return refuse(fmt::format("'{}' is none of {}", text.substr(0, at), fmt::join(actions, ", ")));
+  if ((out.action == Action::cut) != two) return refuse(two ? "two workers are for CUT only" : "CUT needs two workers");
+  if (out.rank == out.peer) return refuse("the two workers are the same");
   text = text.substr(at + 1);
   if (const auto colon = text.rfind(':');
       colon != std::string_view::npos && find_word(phases, text.substr(colon + 1), out.phase))
@@ -153,8 +157,9 @@ Expected<Injection> parse_injection(std::string_view text) {
 }
 
 std::string to_string(const Injection& i) {
-  return fmt::format("{}@{}:{}#{}/worker{}", actions[static_cast<std::size_t>(i.action)], i.act,
-                     phases[static_cast<std::size_t>(i.phase)], i.nth, i.rank);
+  return fmt::format("{}@{}:{}#{}/worker{}{}", actions[static_cast<std::size_t>(i.action)], i.act,
+                     phases[static_cast<std::size_t>(i.phase)], i.nth, i.rank,
+                     i.peer < 0 ? "" : fmt::format("-worker{}", i.peer));
 }
 
 std::vector<std::string> injected_names(const PlanActor& a) {
@@ -175,7 +180,8 @@ std::vector<std::string> injected_names(const PlanActor& a) {
 
 Status check_injection(const Plan& plan, const Injection& i) {
   const auto refuse = [&](const std::string& why) { return invalid("the drill '" + to_string(i) + "': " + why); };
-  if (i.rank >= plan.workers()) return refuse(fmt::format("the job has workers 0 to {}", plan.workers() - 1));
+  if (std::max(i.rank, i.peer) >= plan.workers())
+    return refuse(fmt::format("the job has workers 0 to {}", plan.workers() - 1));
   std::set<std::string> words{"enter", "commit"}, names;
   bool exchange = false;
   for (const PlanActor& a : plan.roles[static_cast<std::size_t>(plan.stage_of(i.rank))].actors) {
@@ -192,6 +198,11 @@ Status check_injection(const Plan& plan, const Injection& i) {
                     "write, those with ZeRO 1 or 2 gather",
                     i.rank, i.act, fmt::join(words, ", ")));
   if (i.action == Action::drop && !exchange) return refuse("an exchange can be dropped, no other act");
+  if (i.action != Action::cut) return {};
+  TROUPE_ASSIGN(const LocalPlan local, local_plan(plan, i.rank));
+  const auto peers = peers_of(local);
+  if (std::find(peers.begin(), peers.end(), i.peer) == peers.end())
+    return refuse(fmt::format("worker {} exchanges no message with worker {}", i.rank, i.peer));
   return {};
 }
 
@@ -209,7 +220,43 @@ Injector::Due Injector::begin(const std::vector<std::string>& names) {
 
 void Injector::reach(const Due& due, Phase phase) {
   for (const Injection* i : due)
-    if (i->phase == phase) execute(i->action);
+    if (i->phase == phase) execute(*i);
+}
+
+void Injector::execute(const Injection& i) {
+  switch (i.action) {
+    case Action::kill: ::kill(::getpid(), SIGKILL); wait_for_ever();
+    case Action::stop: ::kill(::getpid(), SIGSTOP); return;  // once it is continued
+    case Action::crash:
+      ::signal(SIGSEGV, SIG_DFL);
+      ::raise(SIGSEGV);
+      wait_for_ever();
+    case Action::exit: ::_exit(1);
+    case Action::hang: wait_for_ever();
+    case Action::drop: return;
+    case Action::slow: slows_ = true; return;
+    case Action::cut:
+      if (std::lock_guard lock(mutex_); cut_) cut_(i.peer);
+      return;
+  }
+}
+
+bool Injector::cuts() const {
+  return std::any_of(injections_.begin(), injections_.end(), [](const auto& i) { return i.action == Action::cut; });
+}
+
+void Injector::on_cut(std::function<void(Rank peer)> cut) {
+  std::lock_guard lock(mutex_);
+  cut_ = std::move(cut);
+}
+
+void Injector::slow_down(std::int64_t begin_ns, const Parallel& parallel) const {
+  if (!slows_) return;
+  const SteadyClock clock;
+  const std::int64_t end_ns = begin_ns + slow_times * (clock.now_ns() - begin_ns);
+  constexpr std::int64_t piece_ns = 2'000'000;
+  for (std::int64_t now_ns = clock.now_ns(); now_ns < end_ns && !parallel.stopping(); now_ns = clock.now_ns())
+    std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(piece_ns, end_ns - now_ns)));
 }
 
 bool Injector::drops(const Due& due) {

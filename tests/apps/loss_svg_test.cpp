@@ -71,6 +71,17 @@ TEST_CASE("titles are escaped, evaluations are dots") {
   CHECK(count(svg, "<circle class=\"eval\"") == static_cast<int>(curve.eval.size()) + 1);  // and the legend's
 }
 
+TEST_CASE("an incident is a dashed line at its step, named where there is room") {
+  auto curve = curve_of(100);
+  curve.marks = {{50, "generation 3", "worker <1> was killed"}, {51, "generation 4", ""}, {99, "generation 5", ""}};
+  const auto svg = loss_svg(curve);
+  CHECK(count(svg, "<line class=\"mark\"") == 3);
+  CHECK(contains(svg, "<title>step 50, generation 3: worker &lt;1&gt; was killed</title>"));
+  CHECK(contains(svg, ">generation 3</text>"));
+  CHECK_FALSE(contains(svg, ">generation 4</text>"));  // it would lie on the third
+  CHECK_FALSE(contains(svg, ">generation 5</text>"));  // nor does the picture end there
+}
+
 TEST_CASE("a range of a few ulps has one tick, and its picture comes to an end") {
   const double loss = 5.5451774444795578;
   for (double next = loss, i = 0; i < 20; ++i) {

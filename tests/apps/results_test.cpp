@@ -228,4 +228,50 @@ TEST_CASE(
   CHECK(run.at("incidents") == nlohmann::json{{"count", 2}, {"repeated_steps", 1}});
   const auto line = nlohmann::json::parse(test::read_text(quiet.dir / "metrics.jsonl"));
   CHECK(line.at("generation") == 5);
+  CHECK(test::read_text(quiet.dir / "loss.svg").find("<title>step 7, generation 6: worker 1 was killed</title>") !=
+        std::string::npos);
+}
+
+TEST_CASE("a straggler is a line of incidents.jsonl, and no incident") {
+  const QuietRun quiet;
+  Results results(quiet.a, quiet.prepared, 10);
+  REQUIRE(results.open(quiet.plan, {}, 0, false).ok());
+  results.straggler({2, 3.04, 17, false});
+  results.straggler({2, 1.2, 40, true});
+  results.begun(7, 6);
+  std::istringstream text(test::read_text(quiet.dir / "incidents.jsonl"));
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].at("straggler") == 2);
+  CHECK(lines[0].at("times") == 3.04);
+  CHECK(lines[0].at("step") == 17);
+  CHECK(lines[0].at("at_s") >= 0);
+  CHECK(lines[0].count("over") == 0);
+  CHECK(lines[1].at("over") == true);
+  CHECK(nlohmann::json::parse(test::read_text(quiet.dir / "run.json")).count("incidents") == 0);
+}
+
+TEST_CASE("a trace has the job's generations and incidents beside its workers") {
+  QuietRun quiet;
+  quiet.a.trace = {.first = 0, .steps = 9};
+  Results results(quiet.a, quiet.prepared, 10);
+  REQUIRE(results.open(quiet.plan, {}, 0, false).ok());
+  runtime::JobResult job{{}, runtime::exit_ok, "", 7, {{}}};
+  job.places[0].spans = {{.row = "layers.0", .name = "layers.0", .begin_ns = 100, .end_ns = 90'000, .step = 3}};
+  runtime::Incident i;
+  i.cause = "worker 1 was killed\nthen another";
+  i.generation = 6;
+  i.down_ns = 10'000;
+  i.act_ns = 30'000;
+  job.incidents = {i};
+  REQUIRE(results.write_files(job, job.status, "").ok());
+  std::map<std::string, double> lasted;  // slices of the job, in us
+  const auto trace = nlohmann::json::parse(test::read_text(quiet.dir / "trace.json"));
+  for (const auto& event : trace["traceEvents"])
+    if (event["ph"] == "X" && event["pid"] == 1) lasted[event["name"]] = event["dur"];
+  CHECK(lasted.at("worker 1 was killed") == 20);
+  CHECK(lasted.at("generation 6") == 60);
+  CHECK(lasted.count("the first generation") == 1);
+  CHECK(lasted.size() == 3);
 }

@@ -20,7 +20,8 @@ REPLICATED = {"dp=4", "dp=2,pp=2", "dp=2,tp=2"}  # each place has what it has wi
 ACTIONS = ["SIGKILL", "SIGSTOP", "SIGSEGV", "EXIT"]
 OTHER_MESH = {"dp=4": "dp=2", "dp=2,pp=2": "dp=4", "dp=2,tp=2": "tp=2", "ZeRO 1": "dp=4", "ZeRO 2": "dp=2,pp=2",
               "ZeRO 3": "dp=3", "zero-bubble": "dp=2,pp=2"}  # others: dp=2
-ACTS = ["forward", "backward", "exchange", "norm", "commit", "update", "gather", "write", "enter", "hang", "drop", "scale", "later"]
+ACTS = ["forward", "backward", "exchange", "norm", "commit", "update", "gather", "write", "enter", "hang", "drop", "cut", "scale", "later"]
+PEER = {"dp=4": {0: 1, 1: 2, 2: 3, 3: 0}, "pp=3": {0: 1, 1: 2, 2: 1}}  # to whom a link is cut; others: of a pair
 
 
 class Drill:
@@ -110,12 +111,14 @@ class Drill:
                 if i.get("step", i["committed"]) != i["committed"] or act != "scale":
                     wrong.append(f"a planned change has repeated a step: {i}")
                 continue
-            hangs = act in ("hang", "drop") or any(d.startswith("SIGSTOP") for d in injections)
+            hangs = act in ("hang", "drop", "cut") or any(d.startswith("SIGSTOP") for d in injections)
             if "has not left its generation" in text and not hangs:
                 wrong.append(text)
             if ("its act has not ended" in text) != (act == "hang"):
                 wrong.append(text)
             if act == "drop" and "no progress" not in text:
+                wrong.append(text)
+            if ("do not reach each other" in text) != (act == "cut"):
                 wrong.append(text)
             if "step" in i and act != "later" and not crashes:
                 if i["from"] != "memory" or i["step"] < i["committed"] - 1:
@@ -136,7 +139,7 @@ class Drill:
         for axis in re.findall(r"=(\d+)", shape[1]):
             places *= int(axis)
         whole = self.undisturbed(shape)
-        # Nine shapes, thirteen acts: 117 runs have each pair once, any thirteen in a row each act.
+        # Nine shapes, fourteen acts: 126 runs have each pair once, any fourteen in a row each act.
         act = ACTS[number % len(ACTS)]
         # Every other run of a shape replaces no worker that is lost.
         never = (number // len(SHAPES)) % 2 == 1 and not (places == 2 and act == "enter")
@@ -163,6 +166,11 @@ class Drill:
             # After two steps, before the last ones.
             nth = {"dp=2,tp=2": 20 * STEPS, "ZeRO 3": 20 * STEPS, "ZeRO 2": 10 * STEPS, "interleaved": 10 * STEPS}
             inject("DROP", f"exchange#{nth.get(shape[0], max(60, STEPS))}", rank)
+        elif act == "cut":
+            peer = PEER.get(shape[0], {}).get(rank, rank ^ 1)
+            injections.append(f"CUT@forward:{phase}#{STEPS * 10}/worker{rank}-worker{peer}")
+            described.append(injections[-1])
+            hit.update((rank, peer))
         elif act == "scale":
             meshes = [OTHER_MESH.get(shape[0], "dp=2"), shape[1]]
             described = ["goes on as " + " and ".join(meshes)]

@@ -184,11 +184,12 @@ TEST_CASE("every message from a worker survives the wire") {
   CHECK(spans[0].flow_in == 0xfedcba9876543210ull);
   CHECK(spans[0].flow_out == 9);
   CHECK(spans[1].microbatch == -1);
-  const auto progress = from_worker(Progress{1ll << 40, true, "layer0.fwd", 1ll << 35});
+  const auto progress = from_worker(Progress{1ll << 40, true, "layer0.fwd", 1ll << 35, {4, 1}});
   CHECK(progress.acts == 1ll << 40);
   CHECK(progress.busy);
   CHECK(progress.stuck == "layer0.fwd");
   CHECK(progress.stuck_ms == 1ll << 35);
+  CHECK(progress.unheard == std::vector<Rank>{4, 1});
   CHECK_FALSE(from_worker(Progress{}).busy);
   const auto stopped = from_worker(Stopped{1ll << 35, 7, 8, 1ull << 63, 12, {"a", "b"}});
   CHECK(stopped.missed == std::vector<std::string>{"a", "b"});

@@ -163,11 +163,46 @@ TEST_CASE("a place that does not leave its generation is killed, and its end is 
         "worker 1 was killed\nthen worker 2 has not left its generation within 500 ms, and was killed for it");
 }
 
-TEST_CASE("a place that is lost before the first step ends the job; one that is lost after the last one does not") {
-  ThreePlaces early;
-  early.down(1);
-  CHECK(early.result().exit_code == exit_worker);
-  CHECK(early.restarted.empty());
+TEST_CASE("a place that is lost before the first step comes back, and the job begins as it would have") {
+  for (const int phase : {0, 1, 2}) {  // none has entered; all have; the others are ready
+    CAPTURE(phase);
+    ThreePlaces job;
+    if (phase > 0)
+      for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>()});
+    if (phase > 1)
+      for (const Rank r : {0, 2}) job.hear(r, Ready{});
+    job.down(1);
+    CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, false}});
+    CHECK(job.who<Abort>(3) == RankList{0, 2});
+    job.leave({0, 2});
+    CHECK(job.who<Enter>(3) == RankList{0, 1, 2});
+    job.go_on({});
+    CHECK(job.who<Connect>(3) == RankList{0, 1, 2});
+    CHECK(job.last<Connect>().adopt == -1);
+    CHECK(job.last<Connect>().restore == "checkpoint to begin from");
+    CHECK(job.last<Connect>().home.areas.empty());
+    CHECK(job.who<BeginRun>(3) == RankList{0, 1, 2});
+    job.commit(0);
+    REQUIRE(job.incidents.size() == 1);
+    CHECK(job.incidents[0].version == 0);
+    CHECK(job.incidents[0].from == "checkpoint to begin from");
+  }
+}
+
+TEST_CASE("a place that ends again and again before the first step ends the job for good") {
+  ThreePlaces job;
+  for (int times = 0; times < 3; ++times) {
+    REQUIRE_FALSE(job.coordinator.over());
+    job.down(1);
+    if (job.coordinator.over()) break;
+    job.leave({0, 2});
+    job.go_on({});
+    job.hear(0, Progress{1, false, {}, 0, {}});
+  }
+  CHECK(job.result().exit_code == exit_do_not_requeue);
+}
+
+TEST_CASE("a place that is lost after the last step ends no job") {
   SavedBefore checkpoints;
   ThreePlaces late(&checkpoints);
   late.enter();
@@ -299,6 +334,100 @@ TEST_CASE("a place whose act is stuck is killed by the name of the act") {
   job.hear(0, Progress{1, false, {}, 0});
   CHECK(job.incidents.at(0).cause ==
         "worker 2, actor 'layer1.fwd': its act has not ended for 4.0 s, and was killed for it");
+}
+
+TEST_CASE(
+    "of two places that no ping passes between, and that both reach the job, one is killed once nothing goes on: the "
+    "one in more such pairs, then the higher number (CR-7 cut links)") {
+  const std::int64_t budget = CoordinatorOptions().detect_ns, beat = budget / 8;
+  struct Case {
+    std::vector<std::vector<Rank>> unheard;  // by place
+    RankList killed;
+    std::string cause;
+  };
+  for (const Case& c : {Case{{{1}, {0}, {}}, {1}, "worker 1 and worker 0 do not reach each other"},
+                        {{{}, {}, {0}}, {2}, "worker 2 and worker 0 do not reach each other"},  // one end says so
+                        {{{1, 2}, {0}, {0}}, {0}, "worker 0 and worker 1, worker 2 do not reach each other"},
+                        {{{}, {}, {}}, {}, ""},
+                        {{{0}, {7}, {-1}}, {}, ""}}) {  // none of a peer
+    CAPTURE(c.cause);
+    ThreePlaces job;
+    job.enter();
+    job.commit(0, 10 * ms);
+    job.commit(1, 20 * ms);
+    std::int64_t now = 20 * ms;
+    const auto beats = [&](std::int64_t to) {
+      for (; now < to; now += beat) {
+        for (Rank r = 0; r < 3; ++r)
+          job.hear(r, Progress{0, false, {}, 0, c.unheard[static_cast<std::size_t>(r)]}, now);
+        job.coordinator.turn(now);
+      }
+    };
+    beats(20 * ms + budget / 2);
+    CHECK(job.killed.empty());
+    beats(20 * ms + budget / 2 + beat);
+    CHECK(job.killed == c.killed);
+    if (c.killed.empty()) continue;
+    const Rank lost = c.killed[0], other = lost == 0 ? 1 : 0, third = 3 - lost - other;
+    job.down(lost, now);
+    job.leave({other, third});
+    job.go_on({1, 2});
+    job.hear(0, Progress{1, false, {}, 0, {}}, now);
+    REQUIRE(job.incidents.size() == 1);
+    CHECK(job.incidents[0].culprit == lost);
+    CHECK(job.incidents[0].cause == c.cause + ", though both are heard here, and was killed for it");
+  }
+}
+
+TEST_CASE("a place that all peers and the job miss is silent, not cut off; where work goes on no link is looked at") {
+  const std::int64_t budget = CoordinatorOptions().detect_ns, beat = budget / 8;
+  ThreePlaces job;
+  job.enter();
+  job.commit(0, 10 * ms);
+  job.commit(1, 20 * ms);
+  std::int64_t acts = 1;
+  const auto beats = [&](std::int64_t from, std::int64_t to, bool works, bool all) {
+    for (std::int64_t now = from; now < to; now += beat) {
+      acts += works ? 1 : 0;
+      job.hear(0, Progress{acts, false, {}, 0, {2}}, now);
+      job.hear(1, Progress{1, false, {}, 0, {2}}, now);
+      if (all) job.hear(2, Progress{1, false, {}, 0, {0, 1}}, now);
+      job.coordinator.turn(now);
+    }
+  };
+  beats(20 * ms, budget, true, true);
+  CHECK(job.killed.empty());
+  beats(budget, 2 * budget - beat, false, false);
+  CHECK(job.killed.empty());
+  job.hear(0, Progress{acts, false, {}, 0, {2}}, 2 * budget - beat);
+  job.hear(1, Progress{1, false, {}, 0, {2}}, 2 * budget - beat);
+  job.coordinator.turn(2 * budget);
+  CHECK(job.killed == RankList{2});
+}
+
+TEST_CASE("a place that computes far longer than its replicas is named, and goes on") {
+  std::vector<Straggler> named;
+  ThreePlaces job;
+  job.on_straggler = [&](const Straggler& s) { named.push_back(s); };
+  job.enter();
+  for (std::int64_t step = 0; step < 14; ++step) {
+    for (Rank r = 0; r < 3; ++r) {
+      Closed vote = job.vote_of(r, step);
+      vote.busy_ns = r == 1 ? 900 * ms : 300 * ms;
+      job.hear(r, vote, step * 1000 * ms);
+    }
+    CHECK(job.coordinator.committed() == step + 1);
+  }
+  REQUIRE(named.size() == 1);
+  CHECK(named[0].place == 1);
+  CHECK(named[0].times == doctest::Approx(3));
+  CHECK(named[0].step == 13);
+  CHECK(job.coordinator.state().places[1].slow_times == doctest::Approx(3));
+  CHECK(job.coordinator.state().places[0].slow_times == 0);
+  CHECK(job.killed.empty());
+  // What takes its place is another process.
+  job.down(1);
+  CHECK(job.coordinator.state().places[1].slow_times == 0);
 }
 
 TEST_CASE(

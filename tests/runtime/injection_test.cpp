@@ -31,9 +31,13 @@ TEST_CASE("a drill says what is done, at which act, in which phase, at the how m
   CHECK(parsed("HANG@layer0.fwd/worker0") == I{I::Action::hang, "layer0.fwd", I::Phase::mid, 1, 0});
   CHECK(parsed("EXIT@exchange:after/worker11") == I{I::Action::exit, "exchange", I::Phase::after, 1, 11});
   CHECK(parsed("DROP@a:b#7/worker1") == I{I::Action::drop, "a:b", I::Phase::mid, 7, 1});  // a name may have a colon
-  for (const char* bad : {"", "SIGKILL", "SIGKILL@update", "SIGTERM@update/worker0", "SIGKILL@/worker0",
-                          "SIGKILL@update#0/worker0", "SIGKILL@update#x/worker0", "SIGKILL@update/worker",
-                          "SIGKILL@update/worker-1", "SIGKILL@update/2", "SIGKILL@update/worker99999999999999"}) {
+  CHECK(parsed("SLOW@forward#9/worker1") == I{I::Action::slow, "forward", I::Phase::mid, 9, 1});
+  CHECK(parsed("CUT@exchange:before#9/worker1-worker3") == I{I::Action::cut, "exchange", I::Phase::before, 9, 1, 3});
+  for (const char* bad : {"CUT@forward/worker1", "CUT@forward/worker1-worker1", "CUT@forward/worker1-3",
+                          "SIGKILL@forward/worker1-worker2", "CUT@forward/worker1-worker-2", "", "SIGKILL",
+                          "SIGKILL@update", "SIGTERM@update/worker0", "SIGKILL@/worker0", "SIGKILL@update#0/worker0",
+                          "SIGKILL@update#x/worker0", "SIGKILL@update/worker", "SIGKILL@update/worker-1",
+                          "SIGKILL@update/2", "SIGKILL@update/worker99999999999999"}) {
     CAPTURE(bad);
     const auto i = parse_injection(bad);
     REQUIRE_FALSE(i.ok());
@@ -56,6 +60,14 @@ TEST_CASE("a drill of an act that the worker does not have is refused, with thos
   CHECK(checked(drilled_plan(1), "SIGKILL@gather/worker0").ok());
   CHECK_FALSE(checked(p, "SIGKILL@write/worker0").ok());
   CHECK(checked(p, "DROP@forward/worker0").message().find("an exchange can be dropped") != std::string::npos);
+  CHECK(checked(p, "CUT@forward/worker0-worker1").ok());
+  CHECK(checked(p, "CUT@forward/worker0-worker2").message().find("the job has workers 0 to 1") != std::string::npos);
+  const auto pipeline = plan(ops(), {}, {1, 1, 1});
+  REQUIRE(pipeline.ok());
+  CHECK(checked(*pipeline, "CUT@forward/worker0-worker1").ok());
+  CHECK(
+      checked(*pipeline, "CUT@forward/worker0-worker2").message().find("worker 0 exchanges no message with worker 2") !=
+      std::string::npos);
 }
 
 TEST_CASE("a drill hits the act with its number, of all that have its name, once") {

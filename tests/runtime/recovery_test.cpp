@@ -73,6 +73,15 @@ std::vector<SimFault> draw_faults(std::uint64_t seed, const Plan& p, std::int64_
   return faults;
 }
 
+/// The same fault, between its place and one of that place's peers.
+std::vector<SimFault> faults_between(std::uint64_t seed, const Plan& p, SimFault fault) {
+  const auto local = local_plan(p, fault.place);
+  REQUIRE(local.ok());
+  const auto peers = peers_of(*local);
+  fault.peer = peers[static_cast<std::size_t>(draw_below(seed, 17, std::ssize(peers)))];
+  return {fault};
+}
+
 bool same(const Heard& one, const Heard& whole) {
   if (!one.out.job.status.ok() || one.out.run.params_hash != whole.out.run.params_hash) return false;
   if (one.evaluations != whole.evaluations || one.steps.size() != whole.steps.size()) return false;
@@ -162,6 +171,37 @@ TEST_CASE(
   }
   CHECK(hung > test::of_drawn(16));
   CHECK(again > test::of_drawn(16));
+}
+
+TEST_CASE(
+    "a link that is cut between two places at any event: one of them is killed, and the job ends as if nothing had "
+    "happened (CR-7 cut links)") {
+  int cut_off = 0;
+  std::uint64_t next = 1;
+  for (const KeptCase& c : kept_cases()) {
+    const Plan p = kept_plan(c);
+    if (p.workers() < 2) continue;
+    CAPTURE(c.dp.size());
+    CAPTURE(c.tp);
+    CAPTURE(c.zero);
+    const Heard whole = recovered(p, 0, {}, false);
+    for (const std::uint64_t end = next + 6; next < end; ++next) {
+      if (!test::is_drawn(static_cast<unsigned>(next))) continue;
+      CAPTURE(next);
+      const std::int64_t events = recovered(p, next, {}).out.run.events;
+      auto faults = draw_faults(next, p, events, {Kind::cut});
+      faults.resize(1);
+      const Heard one = recovered(p, next, faults_between(next, p, faults[0]));
+      check_same(one, whole);
+      for (const Incident& i : one.out.job.incidents) {
+        CAPTURE(i.cause);
+        CHECK(i.from == "memory");
+        CHECK(i.cause.find("do not reach each other") != std::string::npos);
+        ++cut_off;
+      }
+    }
+  }
+  CHECK(cut_off > test::of_drawn(20));
 }
 
 TEST_CASE(

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <map>
 
 #include "runtime/elastic/coordinator.h"
@@ -37,6 +38,7 @@ struct ThreePlaces final : CoordinatorSink {
   std::vector<Rank> killed;
   std::vector<Incident> incidents;
   std::vector<std::int64_t> told;  // steps
+  std::function<void(const Straggler&)> on_straggler;
   Coordinator coordinator;
 
   /// `zero` 1: each place alone has a third of the moments.
@@ -62,6 +64,9 @@ struct ThreePlaces final : CoordinatorSink {
     o.recovers = true;
     o.restore = "checkpoint to begin from";
     o.on_incident = [this](const Incident& i) { incidents.push_back(i); };
+    o.on_straggler = [this](const Straggler& s) {
+      if (on_straggler) on_straggler(s);
+    };
     if (replans)
       o.replan = [](const Plan&, std::int64_t places) -> Expected<ChosenPlan> {
         if (places < 1) return invalid("nothing is left");
