@@ -183,7 +183,8 @@ void Coordinator::blame(Rank rank, const std::string& why, bool slow) {
 
 std::int64_t Coordinator::silent_at_ns() const {
   std::int64_t at = std::numeric_limits<std::int64_t>::max();
-  if (!recovers() || options_.detect_ns == 0) return at;
+  const bool ends = options_.recovers && session_->finished();  // one that hangs then would hold up the end
+  if ((!recovers() && !ends) || options_.detect_ns == 0) return at;
   for (Rank r = 0; r < plan_->workers(); ++r)
     if (blamed_.count(r) == 0 && stopped_.count(r) == 0 && !is_gone(r))
       at = std::min(at, pulses_[static_cast<std::size_t>(r)].heard_ns + options_.detect_ns);
@@ -283,6 +284,8 @@ Status Coordinator::replan(std::int64_t now_ns) {
   if (!chosen) {
     TROUPE_ASSIGN(chosen, options_.replan(*home_.plan, std::ssize(left)));
   }
+  // Where the state lies is told by its plan: the same plan once more, for memory that is new, is another one.
+  if (chosen->plan.get() == home_.plan) chosen->plan = std::make_shared<const Plan>(*chosen->plan);
   plans_.push_back(chosen->plan);
   plan_ = chosen->plan.get();
   const auto before = std::exchange(options_.places, seat(*plan_, *home_.plan, home_.places, left));

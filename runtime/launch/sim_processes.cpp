@@ -175,7 +175,7 @@ void SimJob::inject(const SimFault& fault) {
     case SimFault::Kind::cut: return cut(fault.place, fault.peer);
     case SimFault::Kind::cut_off: place.cut_off = true; return;
     case SimFault::Kind::stale_vote: {
-      if (!place.vote) return;
+      if (!place.vote || place.state == SimPlace::State::gone) return;  // its end is told after all that it has said
       Closed vote = *place.vote;
       vote.step = coordinator_.committed();
       for (Report& r : vote.reports) {

@@ -1,0 +1,212 @@
+#include "tests/scenarios/scenario.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <numeric>
+
+namespace troupe::scenarios {
+
+namespace {
+
+constexpr std::array<const char*, fault_kinds> kind_names = {
+    "kill",   "crash",     "hang",    "cut_off",   "cut",       "stale_vote", "stale_order",
+    "change", "interrupt", "machine", "disk_stop", "disk_full", "disk_error"};
+
+/// Places of one simulated job: more make a run slow, and meet nothing new.
+constexpr std::int64_t places_max = 6;
+
+/// Reads the keys of one section; `status` keeps the first error.
+class Section {
+ public:
+  Section(const toml::table& table, std::string file, std::string name, Status& status)
+      : table_(table), file_(std::move(file)), name_(std::move(name)), status_(status) {}
+
+  /// Leaves `value` as it is where the key is missing.
+  template <class Number>
+  void whole(const char* key, Number& value, std::int64_t least, std::int64_t most) {
+    const auto* node = find(key);
+    if (!node) return;
+    const auto* number = node->as_integer();
+    if (!number || number->get() < least || number->get() > most)
+      return fail(key, *node, fmt::format("a whole number from {} to {}", least, most));
+    value = static_cast<Number>(number->get());
+  }
+
+  void flag(const char* key, bool& value) {
+    const auto* node = find(key);
+    if (!node) return;
+    if (const auto* flag = node->as_boolean()) value = flag->get();
+    else fail(key, *node, "true or false");
+  }
+
+  void widths(const char* key, runtime::StageWidths& value) {
+    const auto* node = find(key);
+    if (node && !read_widths(*node, value)) fail(key, *node, widths_text);
+  }
+
+  void shapes(const char* key, std::vector<runtime::StageWidths>& value) {
+    const auto* node = find(key);
+    if (!node) return;
+    const auto* list = node->as_array();
+    for (std::size_t i = 0; list && i < list->size(); ++i)
+      if (!read_widths(*list->get(i), value.emplace_back())) list = nullptr;
+    if (!list) fail(key, *node, fmt::format("a list of shapes, each {}", widths_text));
+  }
+
+  void pipeline(const char* key, runtime::Pipeline& value) {
+    const auto* node = find(key);
+    if (!node) return;
+    const auto* text = node->as_string();
+    if (!text) return fail(key, *node, "a text, such as \"1f1b\"");
+    auto pipeline = runtime::parse_pipeline(text->get());
+    if (pipeline.ok()) value = *pipeline;
+    else fail(key, *node, pipeline.status().message());
+  }
+
+  /// The section `key`, whose keys `read` reads.
+  template <class Read>
+  void section(const char* key, Read read) {
+    const auto* node = find(key);
+    if (!node) return;
+    const auto* table = node->as_table();
+    if (!table) return fail(key, *node, fmt::format("a section, written [{}]", key));
+    Section inner(*table, file_, key, status_);
+    read(inner);
+    inner.check_known();
+  }
+
+  /// Fails at the first key that was not asked for.
+  void check_known() {
+    for (const auto& [key, node] : table_)
+      if (std::find(known_.begin(), known_.end(), key.str()) == known_.end())
+        fail(std::string(key.str()).c_str(), node, fmt::format("one of {}", fmt::join(known_, ", ")), "unknown key");
+  }
+
+  void fail(const char* key, const toml::node& node, const std::string& expected, const char* what = "key") {
+    const std::string full = name_.empty() ? key : name_ + "." + key;
+    if (status_.ok())
+      status_ =
+          invalid(fmt::format("{}:{}: {} '{}': expected {}", file_, node.source().begin.line, what, full, expected));
+  }
+
+  bool has(const char* key) const { return table_.contains(key); }
+  const toml::node& node(const char* key) const { return has(key) ? *table_.get(key) : table_; }
+
+ private:
+  static constexpr const char* widths_text = "a list of dp widths from 1 to 6, one for each stage";
+
+  const toml::node* find(const char* key) {
+    known_.push_back(key);
+    return table_.get(key);
+  }
+
+  static bool read_widths(const toml::node& node, runtime::StageWidths& widths) {
+    const auto* list = node.as_array();
+    if (!list || list->empty()) return false;
+    for (const auto& width : *list) {
+      const auto* number = width.as_integer();
+      if (!number || number->get() < 1 || number->get() > places_max) return false;
+      widths.push_back(number->get());
+    }
+    return true;
+  }
+
+  const toml::table& table_;
+  const std::string file_, name_;
+  Status& status_;
+  std::vector<std::string> known_;
+};
+
+std::int64_t sum(const runtime::StageWidths& dp) { return std::accumulate(dp.begin(), dp.end(), std::int64_t{0}); }
+
+/// What one key demands of another.
+void check_together(const Scenario& s, Section& root) {
+  if (s.dp.empty()) return root.fail("dp", root.node("dp"), "the dp width of each stage: the key is missing");
+  if (s.places() > places_max)
+    root.fail("dp", root.node("dp"), fmt::format("at most {} places, spares among them", places_max));
+  for (const auto& dp : s.changes)
+    if (sum(dp) * s.tp > s.places())
+      root.fail("changes", root.node("changes"), fmt::format("shapes for at most {} places", s.places()));
+  const auto& faults = root.node("faults");
+  if (s.weight(FaultKind::change) > 0 && s.changes.empty())
+    root.fail("faults.change", faults, "0, or shapes in 'changes'");
+  std::int64_t sum_of_weights = 0;
+  for (std::size_t i = 0; i < fault_kinds; ++i) {
+    sum_of_weights += s.weights[i];
+    const auto kind = static_cast<FaultKind>(i);
+    if (s.weights[i] > 0 && s.checkpoint_every == 0 && (is_of_disk(kind) || kind == FaultKind::interrupt))
+      root.fail(fmt::format("faults.{}", kind_names[i]).c_str(), faults, "0, or a section [checkpoints]");
+  }
+  if (sum_of_weights == 0) root.fail("faults", faults, "a kind of fault with a weight above 0");
+  if (s.weight(FaultKind::cut) > 0 && s.places() < 2) root.fail("faults.cut", faults, "0, or two places");
+}
+
+}  // namespace
+
+const char* name_of(FaultKind kind) { return kind_names[static_cast<std::size_t>(kind)]; }
+
+std::int64_t Scenario::ranks() const { return sum(dp) * tp; }
+
+Expected<Scenario> parse_scenario(std::string_view text, const std::string& file) {
+  Scenario s;
+  s.name = std::filesystem::path(file).stem().string();
+  Status status;
+  try {
+    const toml::table table = toml::parse(text);
+    Section root(table, file, "", status);
+    root.widths("dp", s.dp);
+    root.whole("tp", s.tp, 1, 2);
+    root.whole("zero", s.zero, 0, 3);
+    root.pipeline("pipeline", s.pipeline);
+    root.whole("steps", s.steps, 3, 1000);
+    root.whole("spares", s.spares, 0, places_max - 1);
+    root.flag("replace", s.replace);
+    root.shapes("changes", s.changes);
+    root.section("model", [&](Section& model) {
+      model.whole("width", s.width, 2, 1024);
+      model.whole("hidden", s.hidden, 2, 1024);
+      model.whole("layers", s.layers, 1, 16);
+    });
+    root.section("checkpoints", [&](Section& checkpoints) {
+      s.checkpoint_every = 1;
+      checkpoints.whole("every", s.checkpoint_every, 1, 1000);
+    });
+    root.section("faults", [&](Section& faults) {
+      faults.whole("most", s.faults_most, 1, 8);
+      for (std::size_t i = 0; i < fault_kinds; ++i) faults.whole(kind_names[i], s.weights[i], 0, 1000);
+    });
+    root.check_known();
+    if (status.ok()) check_together(s, root);
+  } catch (const toml::parse_error& e) {
+    return invalid(fmt::format("{}:{}: {}", file, e.source().begin.line, e.description()));
+  }
+  TROUPE_TRY(status);
+  return s;
+}
+
+Expected<std::vector<Scenario>> read_scenarios(const std::string& folder) {
+  std::vector<std::filesystem::path> files;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    if (it->path().extension() == ".toml") files.push_back(it->path());
+  if (error) return Status(Code::io, fmt::format("cannot read the folder '{}': {}", folder, error.message()));
+  if (files.empty()) return Status(Code::not_found, fmt::format("no *.toml in the folder '{}'", folder));
+  std::sort(files.begin(), files.end());
+  std::vector<Scenario> scenarios;
+  for (const auto& file : files) {
+    std::ifstream in(file);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    if (!in) return Status(Code::io, fmt::format("cannot read '{}'", file.string()));
+    TROUPE_ASSIGN(Scenario scenario, parse_scenario(text, file.string()));
+    scenarios.push_back(std::move(scenario));
+  }
+  return scenarios;
+}
+
+}  // namespace troupe::scenarios

@@ -1,0 +1,79 @@
+// Scenario: a simulated job and what may happen to it, as data: one TOML file of tests/scenarios each.
+//
+//   dp = [2, 1]                # replicas of each pipeline stage
+//   replace = false            # a lost place does not come back (default: true)
+//   [checkpoints]
+//   every = 2                  # steps
+//   [faults]
+//   most = 3                   # of one job; kinds by weight:
+//   kill = 4
+//   hang = 1
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "devices/base/status.h"
+#include "placement/mesh.h"
+#include "runtime/plan/pipeline_schedule.h"
+#include "runtime/search/shapes.h"
+
+namespace troupe::scenarios {
+
+/// What may happen to a job. The kinds up to `cut` are losses: a place is lost, or a link.
+enum class FaultKind : std::uint8_t {
+  kill,         ///< a place's process ends, as by SIGKILL
+  crash,        ///< it ends as by SIGSEGV: its memory is suspect
+  hang,         ///< it stops, as by SIGSTOP
+  cut_off,      ///< no message passes between it and the coordinator any more
+  cut,          ///< no message passes between two places any more
+  stale_vote,   ///< a place's last vote comes again, of the generation before
+  stale_order,  ///< the last order to a place comes again, of the generation before
+  change,       ///< the job is asked to go on in another shape
+  interrupt,    ///< the job is asked to end
+  machine,      ///< the machine stops: coordinator, places and disk
+  disk_stop,    ///< the same, before an operation of the disk
+  disk_full,    ///< no byte fits on the disk, for a while
+  disk_error    ///< one operation of the disk fails
+};
+inline constexpr std::size_t fault_kinds = 13;
+
+/// The key of a kind in a file: "cut_off".
+const char* name_of(FaultKind kind);
+/// A place is lost, or a link.
+constexpr bool is_loss(FaultKind kind) { return kind <= FaultKind::cut; }
+/// A place's process is lost by it, or killed for it.
+constexpr bool takes_place(FaultKind kind) { return kind < FaultKind::cut; }
+constexpr bool is_of_disk(FaultKind kind) { return kind >= FaultKind::machine; }
+
+struct Scenario {
+  std::string name;  ///< of the file, without its folder and ".toml"
+  runtime::StageWidths dp;
+  std::int64_t tp = 1;
+  std::int32_t zero = 0;
+  runtime::Pipeline pipeline;
+  std::int64_t width = 8, hidden = 12, layers = 3;  ///< of the MLP
+  std::int64_t steps = 8;
+  Rank spares = 0;                            ///< places that have no rank at first
+  bool replace = true;                        ///< a lost place gets a new process
+  std::vector<runtime::StageWidths> changes;  ///< shapes in which the job may be asked to go on
+  std::int64_t checkpoint_every = 0;          ///< steps; 0: the job saves no checkpoints
+  std::int64_t faults_most = 2;
+  std::array<std::int64_t, fault_kinds> weights{};  ///< by FaultKind
+
+  std::int64_t weight(FaultKind kind) const { return weights[static_cast<std::size_t>(kind)]; }
+  std::int64_t ranks() const;
+  std::int64_t places() const { return ranks() + spares; }
+};
+
+/// Reads one scenario from text; `file` stands for it in messages. Error: names file, line and key, and what is
+/// expected there.
+Expected<Scenario> parse_scenario(std::string_view text, const std::string& file);
+
+/// Reads all *.toml of a folder, by name. Error: as parse_scenario; the folder cannot be read, or has none.
+Expected<std::vector<Scenario>> read_scenarios(const std::string& folder);
+
+}  // namespace troupe::scenarios
