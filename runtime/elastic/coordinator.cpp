@@ -37,7 +37,7 @@ Coordinator::Coordinator(const Plan& plan, CoordinatorOptions options, JobCheckp
 
 void Coordinator::begin_session(std::int64_t version, std::optional<SumState> sums) {
   SessionOptions s = told_.options();
-  s.first_step = version;
+  s.first_step = begins_with_ = version;
   s.sums = std::move(sums);
   if (pause_.begun()) s.steps = pause_.version();
   session_ = std::make_unique<Session>(*plan_, std::move(s), checkpoints_, [this](Rank to, const ToWorker& message) {
@@ -252,7 +252,7 @@ void Coordinator::take_ready(Rank from, const Ready& ready, std::int64_t now_ns)
   for (const PlaceId place : slow_)
     if (const Rank rank = rank_of(place); rank >= 0) slow.insert(rank);
   stragglers_.emplace(*plan_, std::move(slow));
-  settle();
+  if (home_.plan == plan_) settle();  // else with the first commit
   if (incident_) incident_->ready_ns = now_ns;
   if (Status s = session_->begin(); !s.ok()) return end(std::move(s), exit_worker);
   hold_for_change();
@@ -286,6 +286,9 @@ void Coordinator::decide(PlaceId from, const FromWorker& message, std::int64_t n
   const Status s = session_->handle(rank_of(from), message);
   if (const auto* closed = std::get_if<Closed>(&message); s.ok() && closed && closed->program == plan_->step_program)
     take_busy(rank_of(from), closed->busy_ns, now_ns);
+  // A place that is ready holds its state, but says so in memory only once the run has begun there; its vote proves it
+  // (CO-2 votes). Until then the state lies where it has lain.
+  if (home_.plan != plan_ && session_->committed() > begins_with_) settle();
   if (s.ok()) return;
   if (session_->diverged() && !diverged_) {
     // Versions before are not known to be bad: poll_checkpoints() waits for their saves and evaluations under way.

@@ -79,7 +79,7 @@ class CoordinatorSink {
   }
   /// The name by which processes open the memory of a place: that which it had before reshape(), until settled().
   virtual std::string memory_of(PlaceId place) { return (void)place, std::string(); }
-  /// All places have their state: what they had before reshape() may go.
+  /// All places have their state, and have voted: what they had before reshape() may go.
   virtual void settled() {}
   /// The job has no use for a place any more: its process may end.
   virtual void dismiss(PlaceId place) { (void)place; }
@@ -262,7 +262,7 @@ class Coordinator {
   std::optional<std::int64_t> newest_held(const Inventory& inventory) const;
   /// Where places find what they lack of a version.
   StateHome home_of(std::int64_t version, const Inventory& inventory);
-  /// All places have their state.
+  /// All places have their state, in memory that tells of it.
   void settle();
   /// All places have an address: chooses the version with which the generation begins.
   Connect choose_state(std::int64_t now_ns);
@@ -294,7 +294,7 @@ class Coordinator {
   std::string shape_;             // since the last change
   bool ends_early_ = false;       // CR-6 (grace)
   bool planned_ = false;          // a change is under way: places that it does not use are dismissed
-  /// Where the state lies: with the places of the last generation that was ready.
+  /// Where the state lies: with the places of the last generation that has settled.
   struct {
     const Plan* plan;
     std::vector<PlaceId> places;  // by rank
@@ -304,6 +304,7 @@ class Coordinator {
   // Of the generation.
   Phase phase_ = Phase::entering;
   std::unique_ptr<Session> session_;  // until all places have an address: that of the generation before
+  std::int64_t begins_with_ = 0;      // the version with which the session begins
   bool begun_ = false;                // a session has begun
   std::set<Rank> quiesced_, ready_, stopped_;
   std::map<Rank, WorkerAddress> addresses_;

@@ -95,7 +95,8 @@ void SimJob::hello(PlaceId place) {
   const auto& places = coordinator_.places();
   Hello hello;
   hello.rank = static_cast<Rank>(std::find(places.begin(), places.end(), place) - places.begin());
-  shapes_[coordinator_.generation().number] = {&coordinator_.plan(), places};
+  shapes_.push_back({&coordinator_.plan(), places});
+  places_[static_cast<std::size_t>(place)].told_shape = &shapes_.back();
   send(std::span(&place, 1), coordinator_.generation(), hello);
 }
 
@@ -112,17 +113,21 @@ void SimJob::arrive(Rank r, const ControlFrame& frame) {
     ASSERT(std::holds_alternative<Abort>(*message), r, own.number, frame.of.number);
   if (const auto* hello = std::get_if<Hello>(&*message)) {
     place.rank = hello->rank;
-    place.shape = &shapes_.at(frame.of.number);
+    place.shape = place.told_shape;
     if (options_.recovers && !std::exchange(place.beats, true)) beat(r);
     return;
   }
   if (std::holds_alternative<Abort>(*message)) {
     leave(r);
   } else if (std::holds_alternative<Enter>(*message)) {
-    after(opening_ns, r, [this, r] { open(r); });
+    after(opening_ns, r, [this, r, of = place.fence.generation()] {
+      if (places_[r].fence.generation() == of) open(r);  // else it leaves
+    });
   } else if (std::holds_alternative<Connect>(*message)) {
     place.connected = true;
-    after(making_ns, r, [this, r, connect = std::get<Connect>(*message)] { make_worker(r, connect); });
+    after(making_ns, r, [this, r, of = place.fence.generation(), connect = std::get<Connect>(*message)] {
+      if (places_[r].fence.generation() == of) make_worker(r, connect);
+    });
   } else if (std::holds_alternative<Stop>(*message)) {
     place.worker->stop();
     after(ending_ns, r, [this, r, of = place.fence.generation()] { tell_coordinator(r, of, Stopped{}); });

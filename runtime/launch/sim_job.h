@@ -8,7 +8,6 @@
 #include <caf/scheduler/test_coordinator.hpp>
 #include <deque>
 #include <functional>
-#include <map>
 #include <span>
 #include <vector>
 
@@ -127,8 +126,8 @@ class SimJob final : private CoordinatorSink {
   TestingConfig config_;
   caf::actor_system system_{config_};
   caf::scheduler::test_coordinator& scheduler_ = dynamic_cast<caf::scheduler::test_coordinator&>(system_.scheduler());
-  std::map<std::uint32_t, SimShape> shapes_;  // by generation
-  std::deque<Plan> homes_;                    // of generations before, as their bytes say
+  std::deque<SimShape> shapes_;  // that places were told
+  std::deque<Plan> homes_;       // of generations before, as their bytes say
   std::vector<SimPlace> places_;
   std::vector<SimProcess> dead_;
   Coordinator coordinator_;

@@ -69,6 +69,8 @@ struct SimProcess {
   bool cut_off = false;    // from the coordinator
   bool connected = false;  // it has the addresses of its peers
   bool beats = false;      // it has begun to tell that it lives
+  bool leaves = false;     // its generation, and takes no order meanwhile
+  bool enters = false;     // as soon as it has left
   Rank rank = -1;          // once it knows
   const SimShape* shape = nullptr;
   GenerationFence fence;
@@ -85,11 +87,12 @@ struct SimProcess {
 
 /// One place of the cluster: its memory outlives its processes.
 struct SimPlace : SimProcess {
-  std::unique_ptr<Buffer> memory;  // null: each worker has its own
-  std::unique_ptr<Buffer> home;    // what it had before CoordinatorSink::reshape
-  std::int64_t process = 0;        // the number of its process, from 0
-  std::optional<Closed> vote;      // its last one
-  std::optional<ToWorker> order;   // the last BeginRun or CommitStep to it
+  std::unique_ptr<Buffer> memory;        // null: each worker has its own
+  std::unique_ptr<Buffer> home;          // what it had before CoordinatorSink::reshape
+  std::int64_t process = 0;              // the number of its process, from 0
+  std::optional<Closed> vote;            // its last one
+  std::optional<ToWorker> order;         // the last BeginRun or CommitStep to it
+  const SimShape* told_shape = nullptr;  // with its last Hello
 };
 
 }  // namespace troupe::runtime

@@ -71,7 +71,8 @@ void SimJob::settled() {
 
 void SimJob::leave(Rank r) {
   SimPlace& place = places_[r];
-  place.connected = false;
+  place.connected = place.enters = false;
+  place.leaves = true;
   place.early.clear();
   if (place.worker) place.worker->stop();
   after(leaving_ns + slow_random_ns() / 4, r, [this, r, of = place.fence.generation()] {
@@ -82,12 +83,16 @@ void SimJob::leave(Rank r) {
     p.device.reset();
     p.transport.reset();
     if (p.memory && p.shape) spoil(r);
+    p.leaves = false;
     tell_coordinator(r, of, Quiesced{});
+    if (std::exchange(p.enters, false)) open(r);
   });
 }
 
 void SimJob::open(Rank r) {
   SimPlace& place = places_[r];
+  // One that had no rank may be given one while it leaves: the coordinator has not waited for it.
+  if (place.leaves) return void(place.enters = true);
   const JobGeneration of = place.fence.generation();
   place.transport = std::make_unique<RankedTransport>(network_.open(r, of.job, of.number), place.rank,
                                                       place.shape->places);

@@ -518,3 +518,23 @@ TEST_CASE("a job that is asked to end while it recovers ends with the version th
   CHECK(r.committed_steps == 3);
   CHECK(job.told == std::vector<std::int64_t>{0, 1, 2});
 }
+
+TEST_CASE("a place that hangs when the results are known is killed, and the job ends well (CR-5 silence)") {
+  ThreePlaces job;
+  job.enter();
+  for (std::int64_t step = 0; step < 20; ++step) job.commit(step);
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 20, {}, 0});
+  REQUIRE(job.coordinator.session().finished());
+  for (const Rank r : {0, 2}) job.hear(r, Stopped{});
+  const std::int64_t budget = CoordinatorOptions().detect_ns;
+  CHECK(job.coordinator.wakes_ns() == budget);
+  job.coordinator.turn(budget - 1);
+  CHECK(job.killed.empty());
+  job.coordinator.turn(budget);
+  CHECK(job.killed == RankList{1});
+  job.down(1, budget);
+  const JobResult r = job.result();
+  CHECK(r.status.ok());
+  CHECK(r.committed_steps == 20);
+  CHECK(r.incidents.empty());
+}

@@ -3,6 +3,22 @@
 
 using namespace three_places;
 
+namespace {
+
+/// All places of the plan that runs vote for a step, which commits.
+void vote_all(ThreePlaces& job, std::int64_t step) {
+  const Plan& plan = job.coordinator.plan();
+  const auto places = job.coordinator.places();
+  for (Rank r = 0; r < plan.workers(); ++r) {
+    Closed vote{plan.step_program, step, {}, 0, planted_votes::told(plan, r, 1, 1e-3f)};
+    if (r == 0) vote.reports.push_back({Report::Kind::loss, "loss", step, 0, {1}});
+    job.hear(static_cast<Rank>(places[static_cast<std::size_t>(r)]), vote);
+  }
+  REQUIRE(job.coordinator.committed() == step + 1);
+}
+
+}  // namespace
+
 TEST_CASE(
     "places that are gone for good are not started again: the others go on with another plan, each with most of its "
     "state") {
@@ -28,7 +44,7 @@ TEST_CASE(
   job.hear(0, Ready{0, 0, 100});
   job.hear(0, Ready{0, 0, 100});
   job.hear(2, Ready{0, 0, 20});
-  CHECK(job.settled_ == 1);
+  CHECK(job.settled_ == 0);
   CHECK(job.last<BeginRun>().step == 2);
   job.hear(2, Progress{1, false, {}, 0}, 30 * ms);
   REQUIRE(job.incidents.size() == 1);
@@ -45,6 +61,8 @@ TEST_CASE(
   CHECK(state.places[1].rank == -1);
   CHECK(state.places[2].rank == 1);
   CHECK(to_text(state, 50 * ms).find("step 2 of 20, generation 3, runs, as fewer\n") == 0);
+  vote_all(job, 2);
+  CHECK(job.settled_ == 1);
   // The next loss is of rank 1, which place 2 runs.
   job.down(2, 40 * ms);
   job.leave({0});
@@ -54,8 +72,8 @@ TEST_CASE(
   CHECK(job.last<Connect>().home.areas == std::vector<std::string>{"of 0", "of 2"});
   CHECK(job.last<Connect>().home.own == std::vector<Rank>{0});
   job.hear(0, Ready{});
+  vote_all(job, 2);
   CHECK(job.settled_ == 2);
-  job.hear(0, Progress{1, false, {}, 0});
   CHECK(job.incidents[1].culprit == 2);
 }
 
@@ -83,6 +101,43 @@ TEST_CASE("a place that is lost while another plan is entered: the state still l
     CHECK(connect.home.areas == std::vector<std::string>{"of 0", "of 1", "of 2"});
     CHECK(connect.home.own == std::vector<Rank>{1});
   }
+}
+
+TEST_CASE(
+    "a place that is lost when all are ready with another plan, and has not voted: the state still lies where it was "
+    "before (CO-2 votes)") {
+  ThreePlaces job(nullptr, 1, true);
+  job.enter();
+  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+  job.left = {{PlaceId{0}, {3}}, {PlaceId{1}, {3}}, {PlaceId{2}, {3}}};
+  job.down(0);
+  job.leave({1, 2});
+  for (const Rank place : {1, 2}) job.hear(place, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  for (const Rank place : {1, 2}) job.hear(place, Ready{});
+  CHECK(job.last<BeginRun>().step == 3);
+  job.down(1);
+  job.leave({2});
+  job.hear(2, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  CHECK(job.last<Connect>().adopt == 3);
+  CHECK(job.last<Connect>().home.areas == std::vector<std::string>{"of 0", "of 1", "of 2"});
+  CHECK(job.last<Connect>().home.own == std::vector<Rank>{2});
+}
+
+TEST_CASE("a job that is asked to go on with the plan that it runs goes on from what its places hold") {
+  ThreePlaces job;
+  job.enter();
+  job.commit(0);
+  const ChosenPlan same{std::shared_ptr<const Plan>(&job.p, [](const Plan*) {}), "the same", 0, {}};
+  REQUIRE(job.coordinator.change(same, "asked", 0).ok());
+  for (std::int64_t step = 1; step < 3; ++step) job.commit(step);  // those that have begun
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 3, {}, 0});
+  job.coordinator.turn(0);
+  job.left = {{PlaceId{0}, {3}}, {PlaceId{1}, {3}}, {PlaceId{2}, {3}}};
+  job.leave({0, 1, 2});
+  REQUIRE(job.shapes.size() == 1);
+  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  CHECK(job.last<Connect>().adopt == 3);
+  CHECK(job.last<Connect>().home.areas == std::vector<std::string>{"of 0", "of 1", "of 2"});
 }
 
 TEST_CASE("a worn process is replaced, though its job replaces no lost place") {

@@ -165,7 +165,7 @@ class Batches {
                           replay_command(seed, o_));
       if (seed < b.last) waiting_.push_front({seed + 1, b.last});
     }
-    if (result_.first_text.empty()) result_.first_text = said;
+    if (!result_.failed.empty() && result_.first_text.empty()) result_.first_text = said;
     if (o_.planted == Planted::none) std::fputs(said.c_str(), stdout);
     drop(b);
     return true;

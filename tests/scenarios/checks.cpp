@@ -32,8 +32,8 @@ bool any(const Start& start, bool (*of)(FaultKind)) { return count(start, of) > 
 }  // namespace
 
 const char* name_of(Ending ending) {
-  constexpr const char* names[] = {"finished", "machine stopped", "interrupted", "gave up",
-                                   "disk",     "not begun",       "wrong"};
+  constexpr const char* names[] = {"finished", "machine stopped", "interrupted",   "gave up",
+                                   "disk",     "not begun",       "no place left", "wrong"};
   return names[static_cast<std::size_t>(ending)];
 }
 
@@ -90,6 +90,10 @@ Ending check_ending(const CompiledScenario& c, const Start& start, Violations& v
     case runtime::exit_stalled:
       if (!begun && any(start, [](FaultKind k) { return is_loss(k) || k == FaultKind::disk_error; }))
         return Ending::not_begun;
+      // A planned change to fewer places dismisses the others.
+      if (!c.scenario().replace && job.status.message().find("no shape of this job runs on") != std::string::npos &&
+          std::any_of(job.incidents.begin(), job.incidents.end(), [](const Incident& i) { return i.planned; }))
+        return Ending::no_place_left;
       break;
     default: break;
   }

@@ -29,11 +29,12 @@ struct Start {
 enum class Ending : std::uint8_t {
   finished,
   machine_stopped,
-  interrupted,  ///< it was asked to end
-  gave_up,      ///< CR-4 (giving up), after three losses or more
-  disk,         ///< of a full or failing disk
-  not_begun,    ///< a place was lost, or the disk failed, before the first step, which ends a job
-  wrong         ///< for no reason that it had
+  interrupted,    ///< it was asked to end
+  gave_up,        ///< CR-4 (giving up), after three losses or more
+  disk,           ///< of a full or failing disk
+  not_begun,      ///< a place was lost, or the disk failed, before the first step, which ends a job
+  no_place_left,  ///< after a change to fewer places, all of which are gone for good
+  wrong           ///< for no reason that it had
 };
 const char* name_of(Ending ending);
 

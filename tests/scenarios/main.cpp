@@ -42,14 +42,16 @@ int run_all(const ScenarioSet& scenarios, const BatchOptions& options) {
 /// Whether the planted error is found.
 int find_planted(const ScenarioSet& scenarios, BatchOptions options) {
   options.stops_at_first = true;
+  options.jobs = 1;  // the first seed that finds it
   options.twice = false;
   const BatchResult r = run_batches(scenarios, options);
   if (r.failed.empty()) {
-    fmt::print("planted error '{}': NOT FOUND in {} seeds, {:.1f} s\n", name_of(options.planted), r.seeds, r.seconds);
+    fmt::print("planted error '{}': NOT FOUND by seeds {} to {}, {:.1f} s\n", name_of(options.planted), options.first,
+               options.last, r.seconds);
     return 1;
   }
-  fmt::print("planted error '{}': found after {} seeds, {:.1f} s\n{}", name_of(options.planted), r.seeds, r.seconds,
-             r.first_text);
+  fmt::print("planted error '{}': found by seed {}, {:.1f} s\n{}", name_of(options.planted), r.failed.front(),
+             r.seconds, r.first_text);
   return 0;
 }
 
