@@ -74,6 +74,7 @@ run_long() {
   may "checkpoint and actors, ThreadSanitizer" run_threaded 'test_(checkpoint|actors)'
   may "two workers, ThreadSanitizer" tests/threads.sh build-tsan/apps/troupe
   may "soak" tests/soak.py build/apps/troupe
+  may "scenarios, 10,000 seeds" tests/scenarios/run.sh 10000
   TROUPE_RESTORE_PAIRS=all may "restore, all pairs" run_ctest build -R '^test_numbers\.checkpoint$'
 }
 
