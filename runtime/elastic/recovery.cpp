@@ -200,7 +200,8 @@ void Coordinator::kill_who_are_silent(std::int64_t now_ns) {
 }
 
 void Coordinator::kill_who_is_cut_off(std::int64_t now_ns) {
-  if (!recovers() || options_.detect_ns == 0 || phase_ != Phase::running || !blamed_.empty()) return;
+  // Places that enter may need messages, too: of a checkpoint that they restore.
+  if (!recovers() || options_.detect_ns == 0 || phase_ == Phase::leaving || !blamed_.empty()) return;
   const auto lives = [&](Rank r) {  // one that is silent everywhere is CR-5's
     return r >= 0 && r < plan_->workers() && stopped_.count(r) == 0 &&
            now_ns - pulses_[static_cast<std::size_t>(r)].heard_ns < options_.detect_ns / 2;

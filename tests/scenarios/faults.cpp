@@ -35,6 +35,14 @@ Fault draw_fault(const Scenario& s, std::uint64_t seed, std::uint64_t what) {
   return f;
 }
 
+/// Whether both may take the same place: a cut takes one of two.
+bool meets(const Fault& f, const Fault& g) {
+  const auto is_of = [](Rank place, const Fault& h) {
+    return place == h.place || (h.kind == FaultKind::cut && place == h.peer);
+  };
+  return is_of(f.place, g) || (f.kind == FaultKind::cut && is_of(f.peer, g));
+}
+
 }  // namespace
 
 std::int64_t draw_below(std::uint64_t seed, std::uint64_t what, std::int64_t below) {
@@ -47,7 +55,6 @@ std::vector<Fault> draw_faults(const Scenario& s, std::uint64_t seed, int start,
   // A later start has fewer: a job whose machine stops again and again would take the whole run.
   const std::int64_t count = start == 0 ? 1 + draw_below(seed, own + 1, s.faults_most)
                                         : std::min<std::int64_t>(s.faults_most, draw_below(seed, own + 1, 3));
-  const std::int64_t begun = 8 * s.ranks() + 2;  // a place enters, and says its address, before the first step
   std::int64_t losses_left = s.replace ? s.faults_most : s.places() - s.tp;
   std::vector<Fault> faults;
   for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(count); ++i) {
@@ -55,10 +62,10 @@ std::vector<Fault> draw_faults(const Scenario& s, std::uint64_t seed, int start,
     Fault f = draw_fault(s, seed, what);
     const bool soon = i > 0 && draw_below(seed, what + 4, 2) == 0;
     f.at_event = soon ? faults.back().at_event + 1 + draw_below(seed, what + 5, recovery_events)
-                      : begun + draw_below(seed, what + 5, std::max<std::int64_t>(events - begun, 1));
+                      : draw_below(seed, what + 5, std::max<std::int64_t>(events, 1));
     if (takes_place(f.kind) && !s.replace) {  // each place is lost once, and enough are left
       const bool again = std::any_of(faults.begin(), faults.end(),
-                                     [&](const Fault& g) { return takes_place(g.kind) && g.place == f.place; });
+                                     [&](const Fault& g) { return takes_place(g.kind) && meets(f, g); });
       if (again || losses_left-- <= 0) continue;
     }
     faults.push_back(f);

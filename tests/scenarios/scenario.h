@@ -46,7 +46,7 @@ const char* name_of(FaultKind kind);
 /// A place is lost, or a link.
 constexpr bool is_loss(FaultKind kind) { return kind <= FaultKind::cut; }
 /// A place's process is lost by it, or killed for it.
-constexpr bool takes_place(FaultKind kind) { return kind < FaultKind::cut; }
+constexpr bool takes_place(FaultKind kind) { return kind <= FaultKind::cut; }
 constexpr bool is_of_disk(FaultKind kind) { return kind >= FaultKind::machine; }
 
 struct Scenario {
