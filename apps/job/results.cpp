@@ -96,6 +96,25 @@ void Results::keep(const Status& s) {
   if (write_error_.ok() && !s.ok()) write_error_ = s;
 }
 
+namespace {
+
+/// What the loaders of a step have loaded, each microbatch once (under tp several say so).
+std::optional<std::pair<std::int64_t, std::int64_t>> samples_of(const std::vector<runtime::Report>& reports) {
+  std::optional<std::pair<std::int64_t, std::int64_t>> all;
+  const runtime::Report* before = nullptr;
+  for (const auto& r : reports) {
+    if (r.name != "samples" || r.values.size() != 2) continue;
+    const auto first = static_cast<std::int64_t>(r.values[0]), count = static_cast<std::int64_t>(r.values[1]);
+    const bool again = before && before->microbatch == r.microbatch;
+    if (again ? before->values != r.values : all && all->second != first) return std::nullopt;
+    all = {all ? all->first : first, first + count};
+    before = &r;
+  }
+  return all;
+}
+
+}  // namespace
+
 void Results::step(const StepResult& r) {
   const auto now = event_ns();
   const double ms = static_cast<double>(now - last_ns_) * 1e-6;
@@ -106,6 +125,7 @@ void Results::step(const StepResult& r) {
   m.grad_norm = r.grad_norm;
   m.lr = r.lr;
   m.tokens = (r.step + 1) * tokens_per_step_;
+  m.samples = samples_of(r.reports);
   m.step_ms = ms;
   m.tokens_per_s = static_cast<double>(tokens_per_step_) / (ms * 1e-3);
   // Time of the step less the mean of its workers' computing: waiting for peers and for the commit.

@@ -22,12 +22,13 @@ DrawSample draw_of(const std::string& split) {
 
 /// Publishes inputs or targets of a microbatch, (B, T). Stateless: the samples are a function of (step, microbatch). A
 /// step takes `batch` samples that follow the samples of the step before it; where `batch` is 0, it takes the first.
+/// That of the training inputs reports what it has loaded: "samples", the first and how many.
 class Loader final : public actors::UserActor {
  public:
   Loader(Corpus corpus, const kernels::Attrs& attrs)
       : corpus_(std::move(corpus)), draw_(draw_of(attrs.text("split"))), inputs_(attrs.text("what") == "inputs"),
-        batch_(attrs.integer("batch")), first_step_(attrs.integer("first_step")),
-        other_(static_cast<std::size_t>(attrs.integer("seq"))) {}
+        trains_(attrs.text("split") == "train"), batch_(attrs.integer("batch")),
+        first_step_(attrs.integer("first_step")), other_(static_cast<std::size_t>(attrs.integer("seq"))) {}
 
   Status act(actors::UserCall& call) override {
     auto& out = call.out[0];  // (B, T)
@@ -39,13 +40,14 @@ class Loader final : public actors::UserActor {
       std::int32_t* targets = inputs_ ? other_.data() : row;
       TROUPE_TRY((corpus_.*draw_)(first + i, in, targets));
     }
+    if (trains_ && inputs_) call.report("samples", {static_cast<double>(first), static_cast<double>(rows)});
     return {};
   }
 
  private:
   Corpus corpus_;
   DrawSample draw_;
-  bool inputs_;
+  bool inputs_, trains_;
   std::int64_t batch_, first_step_;
   std::vector<std::int32_t> other_;
 };

@@ -46,11 +46,13 @@ std::string to_json_line(const StepMetrics& m) {
   if (!m.void_parameter.empty()) void_step = ", \"void\": " + json_text(m.void_parameter);
   if (!m.void_parameter.empty() && m.void_microbatch >= 0)
     void_step += fmt::format(", \"void_microbatch\": {}", m.void_microbatch);
+  const auto samples = m.samples ? fmt::format("[{}, {}]", m.samples->first, m.samples->second) : "null";
   return fmt::format(
-      "{{\"step\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, \"tokens\": {}, \"tokens_per_s\": {}, "
+      "{{\"step\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, \"tokens\": {}, \"samples\": {}, \"tokens_per_s\": "
+      "{}, "
       "\"step_ms\": {}, \"exposed_comm_ms\": {}, \"generation\": {}{}}}\n",
-      m.step, number(m.loss, 17), number(m.grad_norm, 17), number(m.lr, 17), m.tokens, number(m.tokens_per_s, 6),
-      number(m.step_ms, 6), number(m.exposed_comm_ms, 6), m.generation, void_step);
+      m.step, number(m.loss, 17), number(m.grad_norm, 17), number(m.lr, 17), m.tokens, samples,
+      number(m.tokens_per_s, 6), number(m.step_ms, 6), number(m.exposed_comm_ms, 6), m.generation, void_step);
 }
 
 std::string to_json_line(const EvalMetrics& m) {

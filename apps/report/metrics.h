@@ -7,8 +7,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "apps/report/loss_svg.h"
 #include "devices/base/status.h"
@@ -21,6 +23,9 @@ struct StepMetrics {
   double grad_norm = 0;  ///< global, before clipping
   double lr = 0;
   std::int64_t tokens = 0;  ///< trained on so far, this step included
+  /// As the loaders say: the first sample of the step and the one behind its last; nullopt: they loaded others than one
+  /// run of samples, or some twice, or (paced) none.
+  std::optional<std::pair<std::int64_t, std::int64_t>> samples;
   double tokens_per_s = 0;
   double step_ms = 0;
   double exposed_comm_ms = 0;         ///< of step_ms, time in which compute waited for communication

@@ -21,6 +21,13 @@ std::vector<PlanParam> summed(const Plan& plan) { return plan.trains ? plan.para
 
 SumState sums_at_begin(const SessionOptions& o) { return o.sums.value_or(SumState{o.first_step, {}}); }
 
+/// By (name, microbatch).
+void sort(std::vector<Report>& reports) {
+  std::stable_sort(reports.begin(), reports.end(), [](const Report& a, const Report& b) {
+    return std::tie(a.name, a.microbatch) < std::tie(b.name, b.microbatch);
+  });
+}
+
 }  // namespace
 
 Session::Session(const Plan& plan, SessionOptions options, SnapshotObserver* snapshots, Send send)
@@ -188,9 +195,7 @@ void Session::tell_closed(ProgramStep step, std::vector<Closed> places) {
   if (step.program == snapshot_)
     return snapshots_->written(step.step, reports, saved_sums_.extract(step.step).mapped());
   if (!options_.on_closed) return;
-  std::stable_sort(reports.begin(), reports.end(), [](const Report& a, const Report& b) {
-    return std::tie(a.name, a.microbatch) < std::tie(b.name, b.microbatch);
-  });
+  sort(reports);
   options_.on_closed(plan_.programs[step.program], step.step, reports);
 }
 
@@ -223,7 +228,12 @@ Status Session::commit(std::int64_t step, const std::vector<Closed>& places) {
   result.step = step;
   TROUPE_ASSIGN(const double loss, reductions_.loss(places));
   result.loss = loss / options_.loss_divisor;
-  for (const auto& closed : places) result.busy_ns += closed.busy_ns / workers_;
+  for (const auto& closed : places) {
+    result.busy_ns += closed.busy_ns / workers_;
+    std::copy_if(closed.reports.begin(), closed.reports.end(), std::back_inserter(result.reports),
+                 [](const Report& r) { return r.kind == Report::Kind::value; });
+  }
+  sort(result.reports);
   double its_loss = 0;
   if (verdict.kind == StepVerdict::Kind::not_finite) {
     TROUPE_ASSIGN(its_loss, reductions_.loss(places, verdict.microbatch));

@@ -34,6 +34,9 @@ struct StepResult {
   bool void_step = false;             ///< no parameter is updated
   std::string void_parameter;         ///< a gradient term of it was beyond the range of its sum
   std::int32_t void_microbatch = -1;  ///< the first with such a term; -1: no place has reported it
+  /// What actors and ops of the step program report (UserCall::report, Graph::report) but losses, ordered by (name,
+  /// microbatch); under tp each place of a model axis has sent its own.
+  std::vector<Report> reports;
 };
 
 struct SessionOptions {

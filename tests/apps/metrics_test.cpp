@@ -14,14 +14,16 @@ using namespace troupe;
 using namespace troupe::report;
 
 TEST_CASE("ME-2 (digits): a step's line has exactly the promised keys, and losses read back bit by bit") {
-  const StepMetrics m{7, 1.0 / 3.0, 0.1 + 0.2, 3e-4, 8192, 12345.6, 81.25, 0.5, 2};
+  const StepMetrics m{7, 1.0 / 3.0, 0.1 + 0.2, 3e-4, 8192, std::pair(56, 64), 12345.6, 81.25, 0.5, 2};
   const auto line = to_json_line(m);
   CHECK(line.back() == '\n');
   const auto json = nlohmann::ordered_json::parse(line);
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  CHECK(keys == std::vector<std::string>{"step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms",
-                                         "exposed_comm_ms", "generation"});
+  CHECK(keys == std::vector<std::string>{"step", "loss", "grad_norm", "lr", "tokens", "samples", "tokens_per_s",
+                                         "step_ms", "exposed_comm_ms", "generation"});
+  CHECK(json["samples"] == std::vector<int>{56, 64});
+  CHECK(nlohmann::json::parse(to_json_line(StepMetrics{}))["samples"].is_null());
   CHECK(json["loss"].get<double>() == 1.0 / 3.0);
   CHECK(json["grad_norm"].get<double>() == 0.1 + 0.2);
   CHECK(line.find("\"loss\": 0.33333333333333331,") != std::string::npos);

@@ -103,6 +103,43 @@ TEST_CASE("a void step is told: its line of metrics and its note name the parame
         "coarser");
 }
 
+TEST_CASE(
+    "a step's samples are those that its loaders say; where they did not load one run of samples, each once, there is "
+    "none") {
+  using R = runtime::Report;
+  const auto loaded = [](std::int32_t microbatch, double first, double count) {
+    return R{R::Kind::value, "samples", 0, microbatch, {first, count}};
+  };
+  const R other{R::Kind::value, "temperature", 0, 0, {1}};
+  struct Case {
+    std::vector<R> reports;
+    nlohmann::json samples;
+  };
+  const std::vector<Case> cases = {
+      {{loaded(0, 16, 4), loaded(1, 20, 4), other}, {16, 24}},
+      {{loaded(0, 16, 4), loaded(0, 16, 4), loaded(1, 20, 4), loaded(1, 20, 4)}, {16, 24}},  // tp
+      {{other}, nullptr},
+      {{loaded(0, 16, 4), loaded(1, 16, 4)}, nullptr},  // twice
+      {{loaded(0, 16, 4), loaded(1, 21, 3)}, nullptr},  // one is left out
+      {{loaded(0, 16, 4), loaded(0, 16, 5)}, nullptr},
+      {{loaded(0, 16, 4), loaded(0, 15, 5)}, nullptr}};
+  const QuietRun quiet;
+  Results results(quiet.a, quiet.prepared, 10);
+  REQUIRE(results.open(quiet.plan, {}, 0, false).ok());
+  runtime::StepResult step;
+  for (const Case& c : cases) {
+    step.reports = c.reports;
+    results.step(step);
+    ++step.step;
+  }
+  std::istringstream text(test::read_text(quiet.dir / "metrics.jsonl"));
+  std::string line;
+  for (const Case& c : cases) {
+    REQUIRE(std::getline(text, line));
+    CHECK(nlohmann::json::parse(line).at("samples") == c.samples);
+  }
+}
+
 TEST_CASE("a run that goes on sets aside the trace and the sample that were there, once, and cuts the metrics") {
   const QuietRun quiet;
   const std::string first = "{\"step\": 1, \"loss\": 3}\n", kept = first + "{\"step\": 3, \"loss\": 2.5}\n";

@@ -50,6 +50,8 @@ class Drill:
         for line in open(os.path.join(out, "metrics.jsonl")):
             m = json.loads(line)
             if "loss" in m:
+                # Each sample in exactly one step: as the loaders have counted.
+                assert m["samples"] == [8 * m["step"], 8 * m["step"] + 8], m
                 steps.append((m["step"], m["loss"], m["grad_norm"]))
             elif "eval_loss" in m:
                 evaluations.append((m["step"], m["eval_loss"]))

@@ -66,6 +66,29 @@ TEST_CASE("exponents go out with BeginRun and with each commit, by index of the 
   CHECK_FALSE(job.steps[0].void_step);
 }
 
+TEST_CASE("what actors report of a step comes with its result, by name and microbatch; losses and others' do not") {
+  const auto p = plan(kernels::standard_ops(), {}, {2});
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  SessionOptions options;
+  options.steps = 2;
+  std::vector<StepResult> steps;
+  options.on_step = [&](const StepResult& r) { steps.push_back(r); };
+  Session session(*p, options, nullptr, [](Rank, const ToWorker&) {});
+  REQUIRE(session.begin().ok());
+  const auto value = [](const char* name, std::int32_t microbatch, double v) {
+    return Report{Report::Kind::value, name, 0, microbatch, {v}};
+  };
+  const std::vector<std::vector<Report>> reports = {
+      {value("b", 0, 1), value("a", 2, 2), {Report::Kind::loss, "loss", 0, 0, {5}}},
+      {value("a", 1, 3), value("b", 1, 4)}};
+  for (const Rank r : {0, 1})
+    REQUIRE(session.handle(r, Closed{0, 0, reports[static_cast<std::size_t>(r)], 0, told(*p, r, 1, 1e-3f)}).ok());
+  REQUIRE(steps.size() == 1);
+  std::vector<double> values;
+  for (const Report& r : steps[0].reports) values.push_back(r.values.at(0));
+  CHECK(values == std::vector<double>{3, 2, 1, 4});
+}
+
 TEST_CASE("void steps in a row count over a resume: a run that was stopped between them diverges as one that was not") {
   for (const std::int32_t before : {0, 1, 2}) {
     Planted job({1}, SumState{5, {}, before}, 7);
