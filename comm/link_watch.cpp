@@ -17,9 +17,9 @@ constexpr std::uint32_t ping_channel = std::numeric_limits<std::uint32_t>::max()
 
 struct LinkWatch::Links : std::enable_shared_from_this<Links> {
   struct Link {
-    std::int64_t heard_ns = 0;
-    std::uint32_t received = 0, sent = 0;  // pings
-    bool under_way = false;                // a ping of ours
+    std::int64_t heard_ns = 0, sent_ns = 0;  // the last pings
+    std::uint32_t received = 0, sent = 0;    // pings
+    bool under_way = false;                  // the last ping that was sent
   };
 
   Links(Transport& transport, const Clock& clock, std::uint64_t job, std::uint32_t generation)
@@ -54,6 +54,7 @@ struct LinkWatch::Links : std::enable_shared_from_this<Links> {
       Link& link = links.at(to);
       if (std::exchange(link.under_way, true)) return;
       header.sequence = link.sent++;
+      link.sent_ns = clock.now_ns();
     }
     transport.send(to, header, {}, [self = shared_from_this(), to](const Status& s) {
       std::lock_guard lock(self->mutex);
@@ -87,7 +88,7 @@ void LinkWatch::beat(std::int64_t beat_ns) {
     std::lock_guard lock(links_->mutex);
     for (auto& [peer, link] : links_->links) {
       peers.push_back(peer);
-      if (last_ns >= 0 && now_ns - last_ns > 3 * beat_ns) link.heard_ns = now_ns;
+      if (last_ns >= 0 && now_ns - last_ns > 2 * beat_ns) link.heard_ns = link.sent_ns = now_ns;
     }
   }
   for (const Rank peer : peers) links_->ping(peer);
@@ -98,7 +99,8 @@ std::vector<Rank> LinkWatch::unheard(std::int64_t limit_ns) const {
   std::vector<Rank> peers;
   std::lock_guard lock(links_->mutex);
   for (const auto& [peer, link] : links_->links)
-    if (now_ns - link.heard_ns >= limit_ns) peers.push_back(peer);
+    if (now_ns - link.heard_ns >= limit_ns || (link.under_way && now_ns - link.sent_ns >= limit_ns))
+      peers.push_back(peer);
   return peers;
 }
 

@@ -127,12 +127,12 @@ void* map_aligned(std::size_t bytes, int protection, int flags, int fd) {
 /// shmem_enabled is "never"), but when it is asked to collapse a range of which one page is there. Changes no byte. A
 /// hint: small pages do as well, but a GEMM reads its weights from them 2 % slower. Pages of a file that are huge once
 /// are huge for every process that maps it.
-void lay_in_huge_pages(const std::byte* data, std::size_t bytes) {
-  for (std::size_t at = 0; at + kHugePage <= bytes; at += kHugePage) {
+void lay_in_huge_pages(std::byte* data, std::size_t bytes) {
+  const std::size_t whole = bytes / kHugePage * kHugePage;
+  for (std::size_t at = 0; at < whole; at += kHugePage)
     static_cast<void>(*static_cast<const volatile std::byte*>(data + at));
-    // Linux before 6.1 cannot, and none where no 2 MiB are left in one piece
-    if (::madvise(const_cast<std::byte*>(data + at), kHugePage, collapse_pages) != 0) return;
-  }
+  // Linux before 6.1 cannot, and none can where no 2 MiB are left in one piece.
+  if (whole > 0) ::madvise(data, whole, collapse_pages);
 }
 
 Expected<std::unique_ptr<Buffer>> map_anonymous(std::size_t bytes, std::size_t there_already) {

@@ -70,7 +70,11 @@ void Coordinator::heard(PlaceId from, const ControlFrame& frame, std::int64_t no
   if (!message.ok()) return end(message.status().in(worker(rank)), exit_worker);
   pulses_[static_cast<std::size_t>(rank)].heard_ns = now_ns;
   pulses_[static_cast<std::size_t>(rank)].starts = false;
+  if (const auto it = blamed_.find(rank);
+      it != blamed_.end() && it->second.fault == Fault::silent && !it->second.killed)
+    blamed_.erase(it);  // it speaks
   if (auto* m = std::get_if<Explained>(&*message)) {
+    if (answer_until_ns_) answers_[rank] = m->text;
     if (explain_until_ns_) explanations_[rank] = std::move(m->text);  // else of a question that progress has answered
     return;
   }
@@ -96,9 +100,11 @@ void Coordinator::down(PlaceId place, const Status& how, ProcessEnd how_ended, s
   const bool worn = how_ended == ProcessEnd::worn;
   Status told = how;
   if (const auto why = blamed_.find(rank); why != blamed_.end()) {
-    told = Status(how.code(), why->second.why + ", and was killed for it");
-    if (why->second.slow && how_ended == ProcessEnd::ordinary) how_ended = ProcessEnd::worn;
+    if (why->second.killed) told = Status(how.code(), why->second.why + ", and was killed for it" + why->second.report);
+    if (why->second.fault == Fault::slow && how_ended == ProcessEnd::ordinary) how_ended = ProcessEnd::worn;
     blamed_.erase(why);
+  } else if (suspicion_ && suspicion_->place == place && suspicion_->of_itself) {
+    told = Status(how.code(), how.message() + ": " + suspicion_->status.message());
   }
   const Status cause = sink_.with_last_log_lines(place, told);
   if (options_.recovers && session_->finished()) {  // its results are known
@@ -142,14 +148,15 @@ void Coordinator::turn(std::int64_t now_ns) {
   if (all(stopped_)) return end(pause_.status(), pause_.code());
   if (phase_ == Phase::leaving) {
     if (!leave_until_ns_) leave_until_ns_ = now_ns + quiesce_wait_ns;
-    if (now_ns >= *leave_until_ns_) kill_who_stay();
+    if (now_ns >= *leave_until_ns_) kill_who_stay(now_ns);
   }
   if (now_ns >= silent_at_ns()) kill_who_are_silent(now_ns);
-  if (now_ns >= last_heard_ns_ + quiet_ns() / 2) kill_who_is_cut_off(now_ns);
+  if (now_ns >= last_heard_ns_ + cut_after_ns()) kill_who_is_cut_off(now_ns);
+  if (answer_until_ns_ && have_answered(now_ns)) kill_the_blamed();
   if (explain_until_ns_ &&
       (now_ns >= *explain_until_ns_ || static_cast<Rank>(explanations_.size()) == plan_->workers()))
     return take_stall(now_ns);
-  if (!explain_until_ns_ && now_ns >= last_heard_ns_ + quiet_ns()) {
+  if (!explain_until_ns_ && !answer_until_ns_ && now_ns >= last_heard_ns_ + quiet_ns()) {
     explain_until_ns_ = now_ns + explain_wait_ns;
     explain_quiet_ns_ = quiet_ns();
     for (const Rank r : stopped_) explanations_[r] = "  it has stopped\n";
@@ -162,7 +169,8 @@ void Coordinator::turn(std::int64_t now_ns) {
 std::int64_t Coordinator::wakes_ns() const {
   if (over_) return std::numeric_limits<std::int64_t>::max();
   const std::int64_t stall =
-      std::min({explain_until_ns_.value_or(last_heard_ns_ + quiet_ns()), silent_at_ns(), grace_ends_ns()});
+      std::min({explain_until_ns_.value_or(answer_until_ns_.value_or(last_heard_ns_ + quiet_ns())), silent_at_ns(),
+                grace_ends_ns()});
   if (loss_) return last_heard_ns_;
   const std::int64_t leave = phase_ == Phase::leaving ? leave_until_ns_.value_or(last_heard_ns_) : stall;
   return std::min({stall, leave, suspicion_ ? suspicion_->until_ns : stall});
@@ -184,8 +192,10 @@ void Coordinator::take_progress(Rank from, const Progress& progress, std::int64_
     acted(now_ns);
   }
   if (!progress.stuck.empty() && recovers())
-    blame(from, fmt::format("{}, actor '{}': its act has not ended for {:.1f} s", worker(from), progress.stuck,
-                            static_cast<double>(progress.stuck_ms) * 1e-3));
+    blame(from, Fault::other,
+          fmt::format("{}, actor '{}': its act has not ended for {:.1f} s", worker(from), progress.stuck,
+                      static_cast<double>(progress.stuck_ms) * 1e-3),
+          now_ns);
 }
 
 void Coordinator::progressed(std::int64_t now_ns) {
@@ -219,7 +229,7 @@ JobState Coordinator::state() const {
     p.gone = gone_.count(place) > 0;
     if (rank >= 0) p.stage = plan_->stage_of(rank);
     if (rank >= 0) p.heard_ns = pulses_[static_cast<std::size_t>(rank)].heard_ns;
-    if (rank >= 0 && stragglers_ && slow_.count(place) > 0) p.slow_times = stragglers_->times(rank);
+    if (rank >= 0 && watched_plan_ == plan_ && stragglers_->is_slow(rank)) p.slow_times = stragglers_->times(rank);
     s.places.push_back(p);
   }
   return s;
@@ -248,10 +258,8 @@ void Coordinator::take_ready(Rank from, const Ready& ready, std::int64_t now_ns)
   log_debug(fmt::format("all workers are ready: version {} begins", session_->committed()));
   if (!std::exchange(begun_, true) && options_.on_ready) options_.on_ready();
   phase_ = Phase::running;
-  std::set<Rank> slow;
-  for (const PlaceId place : slow_)
-    if (const Rank rank = rank_of(place); rank >= 0) slow.insert(rank);
-  stragglers_.emplace(*plan_, std::move(slow));
+  if (watched_plan_ == plan_) stragglers_->begin_generation();
+  else stragglers_.emplace(*plan_), watched_plan_ = plan_;
   if (home_.plan == plan_) settle();  // else with the first commit
   if (incident_) incident_->ready_ns = now_ns;
   if (Status s = session_->begin(); !s.ok()) return end(std::move(s), exit_worker);
@@ -288,18 +296,18 @@ void Coordinator::decide(PlaceId from, const FromWorker& message, std::int64_t n
     take_busy(rank_of(from), closed->busy_ns, now_ns);
   // A place that is ready holds its state, but says so in memory only once the run has begun there; its vote proves it
   // (CO-2 votes). Until then the state lies where it has lain.
-  if (home_.plan != plan_ && session_->committed() > begins_with_) settle();
+  if (phase_ == Phase::running && home_.plan != plan_ && session_->committed() > begins_with_) settle();
   if (s.ok()) return;
   if (session_->diverged() && !diverged_) {
     // Versions before are not known to be bad: poll_checkpoints() waits for their saves and evaluations under way.
     diverged_ = s;
     log_debug(s.message() + "; the job ends when the programs that read versions before have closed");
   } else if (s.code() == Code::unavailable) {
-    suspicion_ = {from, s, now_ns + culprit_wait_ns};
-  } else if (failed && failed->actor.empty() && recovers()) {
-    suspicion_ = {from, s, now_ns + culprit_wait_ns};  // the process itself, which is about to end
+    suspicion_ = {from, s, now_ns + culprit_wait_ns, false};
+  } else if (failed && failed->actor.empty() && recovers() && begun_ && s.code() != Code::damaged) {
+    suspicion_ = {from, s, now_ns + culprit_wait_ns, true};  // the process itself, which is about to end
   } else if (const Status cause = sink_.with_last_log_lines(from, s);
-             failed && s.code() != Code::damaged && recovers()) {
+             failed && s.code() != Code::damaged && recovers() && begun_) {
     lose(rank_of(from), failed->actor, cause, now_ns);
   } else {
     end(cause, s.code() == Code::damaged ? exit_checkpoint : exit_worker);
@@ -308,9 +316,6 @@ void Coordinator::decide(PlaceId from, const FromWorker& message, std::int64_t n
 
 void Coordinator::take_busy(Rank from, std::int64_t busy_ns, std::int64_t now_ns) {
   for (const Stragglers::Change& c : stragglers_->voted(from, busy_ns, now_ns)) {
-    const PlaceId place = options_.places[static_cast<std::size_t>(c.rank)];
-    if (c.over) slow_.erase(place);
-    else slow_.insert(place);
     const std::string how = fmt::format("{} takes {:.1f} times as long to compute as its peers, or as it did at first",
                                         worker(c.rank), c.times);
     log_warn(how + (c.over ? ": it is slow no more" : ": the job is as slow as it is"));

@@ -18,14 +18,15 @@
 //   CR-4  (giving up) a job ends with exit_do_not_requeue at the third incident in a row without a commit in between,
 //         and where an actor fails twice at the same step;
 //   CR-5  (silence) a place of a job that recovers that says nothing for detect_ns is killed, as one that hangs; so is
-//         one that names an act that is stuck. Where no place makes progress and no act runs, for detect_ns and
-//         times_longest as long as ever before, the places are asked as in CR-2, and the job goes on in its next
-//         generation;
+//         one that names an act that is stuck. Before, the others say what they wait for, for an eighth of detect_ns at
+//         most; so it is with CR-7. Where no place makes progress and no act runs, for detect_ns and times_longest as
+//         long as ever before, the places are asked as in CR-2, and the job goes on in its next generation;
 //   CR-6  (grace) where a job that recovers is asked to end, and has not left the steps that have begun behind it after
 //         grace_ns, it leaves them as in an incident, and ends with the newest version that is whole;
-//   CR-7  (cut links) where two places of a job that recovers say that no ping passes between them, and both reach the
-//         coordinator, and the job makes no progress for half the time of CR-5, one of the two is killed: the one that
-//         is in more such pairs, then the one that was lost more often, then the higher number.
+//   CR-7  (cut links) where two places of a job that recovers say that they do not reach each other, and both reach the
+//         coordinator, and there is no progress for half of detect_ns and four times as long as ever before (for
+//         stall_s before two steps are done, and while places enter), one of the two is killed: the one that is in more
+//         such pairs, then the one that was lost more often, then the higher number.
 #pragma once
 
 #include <functional>
@@ -144,7 +145,8 @@ class Coordinator {
   void down(PlaceId place, const Status& how, ProcessEnd end, std::int64_t now_ns);
   /// After other events, and when it is wakes_ns(): takes what has become of checkpoints, and what time decides.
   void turn(std::int64_t now_ns);
-  /// When turn() has something to do though nothing else has happened; the largest number: never.
+  /// When turn() has something to do though nothing else has happened; the largest number: never. Without the time of
+  /// CR-7 (cut links), which heart-beats bring about.
   std::int64_t wakes_ns() const;
   /// The coordinator's own process was stopped until now, and took no message: no place was silent.
   void resumed_after_stop(std::int64_t now_ns);
@@ -238,16 +240,29 @@ class Coordinator {
   bool gives_up(const Loss& loss);
   /// A new process takes the place of a rank, which counts as one that has left its generation. Error: of the sink.
   Status start_again(Rank rank, bool afresh, std::int64_t now_ns);
-  void kill_who_stay();
+  void kill_who_stay(std::int64_t now_ns);
   /// When the next silent place is to be killed, and kills those that are.
   std::int64_t silent_at_ns() const;
+  /// Not that of a process that has said nothing yet, in a job that has not begun: that is CR-2's (progress).
+  bool silence_counts(Rank rank) const { return begun_ || !pulses_[static_cast<std::size_t>(rank)].starts; }
   void kill_who_are_silent(std::int64_t now_ns);
-  /// Kills a place's process, of which this is wrong.
-  void blame(Rank rank, const std::string& why, bool slow = false);
+  /// Of a place's process, which is killed for it.
+  enum class Fault : std::uint8_t {
+    slow,    ///< CR-3 (leaving): at once. It may only have had much to do, and gets another process
+    silent,  ///< once the others have said what they wait for, unless it speaks meanwhile
+    other    ///< once the others have said what they wait for
+  };
+  void blame(Rank rank, Fault fault, const std::string& why, std::int64_t now_ns);
+  /// Whether all others have answered, or had the time to.
+  bool have_answered(std::int64_t now_ns) const;
+  void kill_the_blamed();
+  std::vector<std::int32_t> place_numbers() const;
   /// Whether the job has done a whole step, its update included: then it is known how long it may be quiet.
   bool knows_a_step() const { return session_->committed() >= options_.session.first_step + 2; }
   /// For how long the job may make no progress before its places are asked what they wait for.
   std::int64_t quiet_ns() const;
+  /// The same, before a link that is cut is looked for.
+  std::int64_t cut_after_ns() const;
   /// Kills a place that peers do not reach, though it lives (CR-7 cut links).
   void kill_who_is_cut_off(std::int64_t now_ns);
   /// The places have answered what they wait for, or had the time to.
@@ -315,6 +330,7 @@ class Coordinator {
     PlaceId place{};
     Status status;
     std::int64_t until_ns = 0;
+    bool of_itself = false;  // its process says what is wrong with it, and is about to end
   };
   std::optional<Suspicion> suspicion_;          // CR-1
   std::optional<std::int64_t> leave_until_ns_;  // CR-3, from the first turn on after places were told to leave
@@ -327,14 +343,18 @@ class Coordinator {
     std::vector<Rank> unheard;  // peers whose pings do not come through
   };
   std::vector<Pulse> pulses_;
-  std::optional<Stragglers> stragglers_;  // since the job runs
-  std::set<PlaceId> slow_;                // that were named
+  std::optional<Stragglers> stragglers_;  // of the plan below
+  const Plan* watched_plan_ = nullptr;    // null: the job has not begun
   std::int64_t longest_quiet_ns_ = 0;     // without progress, while the job ran
   struct Blame {
+    Fault fault = Fault::other;
     std::string why;
-    bool slow = false;  // CR-3 (leaving): it may only have had much to do, and gets another process
+    bool killed = false;
+    std::string report;  // who waited for what
   };
-  std::map<Rank, Blame> blamed_;  // that are killed, and why
+  std::map<Rank, Blame> blamed_;
+  std::optional<std::int64_t> answer_until_ns_;  // the others have been asked, since some are to be killed
+  std::map<Rank, std::string> answers_;
 
   // Of incidents.
   std::optional<Incident> incident_;

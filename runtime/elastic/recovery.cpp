@@ -116,6 +116,7 @@ void Coordinator::leave_generation(std::int64_t now_ns) {
   fence_.enter({fence_.generation().job, number});
   log_debug(fmt::format("generation {} begins", number));
   phase_ = Phase::leaving;
+  if (answer_until_ns_) kill_the_blamed();
   leave_until_ns_.reset();  // claiming a folder may have taken long
   quiesced_.clear();
   ready_.clear();
@@ -144,7 +145,7 @@ void Coordinator::leave_generation(std::int64_t now_ns) {
 
 Status Coordinator::start_again(Rank rank, bool afresh, std::int64_t now_ns) {
   quiesced_.insert(rank);
-  slow_.erase(options_.places[static_cast<std::size_t>(rank)]);
+  if (watched_plan_ == plan_) stragglers_->forget(rank);
   pulses_[static_cast<std::size_t>(rank)] = {now_ns + start_wait_ns, 0, false, true, {}};
   return sink_.restart(options_.places[static_cast<std::size_t>(rank)], afresh)
       .in(worker(rank) + " cannot be started again");
@@ -161,24 +162,55 @@ bool Coordinator::gives_up(const Loss& loss) {
   if (in_a_row_ > incidents_in_a_row_max)
     return ends(fmt::format("{} incidents without a step between them, the last one", in_a_row_));
   // A place that dies again and again before its first act is one incident.
-  if (++generations_ > plan_->workers() + incidents_in_a_row_max)
+  if (++generations_ > (begun_ ? plan_->workers() : 0) + incidents_in_a_row_max)
     return ends(fmt::format("{} generations without an act, the last one", generations_ - 1));
   return false;
 }
 
-void Coordinator::kill_who_stay() {
+void Coordinator::kill_who_stay(std::int64_t now_ns) {
   leave_until_ns_ = std::numeric_limits<std::int64_t>::max();
   for (Rank r = 0; r < plan_->workers(); ++r) {
     if (quiesced_.count(r) == 0 && !pulses_[static_cast<std::size_t>(r)].starts)  // CR-5 (silence) sees to these
-      blame(r, fmt::format("{} has not left its generation within {} ms", worker(r), quiesce_wait_ns / 1'000'000),
-            true);
+      blame(r, Fault::slow,
+            fmt::format("{} has not left its generation within {} ms", worker(r), quiesce_wait_ns / 1'000'000), now_ns);
   }
 }
 
-void Coordinator::blame(Rank rank, const std::string& why, bool slow) {
-  if (!blamed_.emplace(rank, Blame{why, slow}).second) return;
-  log_debug(why + ": it is killed");
-  sink_.kill(options_.places[rank]);
+void Coordinator::blame(Rank rank, Fault fault, const std::string& why, std::int64_t now_ns) {
+  if (!blamed_.emplace(rank, Blame{fault, why, false, {}}).second) return;
+  log_debug(why);
+  if (fault != Fault::slow && !answer_until_ns_) {
+    answer_until_ns_ = now_ns + options_.detect_ns / 8;
+    answers_.clear();
+    send_all(ExplainAll{});
+  }
+  if (fault != Fault::slow) return;
+  blamed_.at(rank).killed = true;
+  sink_.kill(options_.places[static_cast<std::size_t>(rank)]);
+}
+
+bool Coordinator::have_answered(std::int64_t now_ns) const {
+  if (now_ns >= *answer_until_ns_) return true;
+  for (Rank r = 0; r < plan_->workers(); ++r)
+    if (answers_.count(r) == 0 && blamed_.count(r) == 0 && stopped_.count(r) == 0 && !is_gone(r)) return false;
+  return true;
+}
+
+void Coordinator::kill_the_blamed() {
+  answer_until_ns_.reset();
+  const std::string report = "\n" + waits_text(place_numbers(), session_->waits_for(), std::exchange(answers_, {}));
+  for (auto& [rank, blame] : blamed_) {
+    if (std::exchange(blame.killed, true)) continue;
+    blame.report = report;
+    log_debug(fmt::format("{} is killed", worker(rank)));
+    sink_.kill(options_.places[static_cast<std::size_t>(rank)]);
+  }
+}
+
+std::vector<std::int32_t> Coordinator::place_numbers() const {
+  std::vector<std::int32_t> numbers;
+  for (const PlaceId place : options_.places) numbers.push_back(static_cast<std::int32_t>(place));
+  return numbers;
 }
 
 std::int64_t Coordinator::silent_at_ns() const {
@@ -186,7 +218,7 @@ std::int64_t Coordinator::silent_at_ns() const {
   const bool ends = options_.recovers && session_->finished();  // one that hangs then would hold up the end
   if ((!recovers() && !ends) || options_.detect_ns == 0) return at;
   for (Rank r = 0; r < plan_->workers(); ++r)
-    if (blamed_.count(r) == 0 && stopped_.count(r) == 0 && !is_gone(r))
+    if (blamed_.count(r) == 0 && stopped_.count(r) == 0 && !is_gone(r) && silence_counts(r))
       at = std::min(at, pulses_[static_cast<std::size_t>(r)].heard_ns + options_.detect_ns);
   return at;
 }
@@ -194,22 +226,27 @@ std::int64_t Coordinator::silent_at_ns() const {
 void Coordinator::kill_who_are_silent(std::int64_t now_ns) {
   for (Rank r = 0; r < plan_->workers(); ++r) {
     const std::int64_t silence_ns = now_ns - pulses_[static_cast<std::size_t>(r)].heard_ns;
-    if (silence_ns >= options_.detect_ns && stopped_.count(r) == 0 && !is_gone(r))
-      blame(r, fmt::format("{} has said nothing for {:.1f} s", worker(r), static_cast<double>(silence_ns) * 1e-9));
+    if (silence_ns >= options_.detect_ns && stopped_.count(r) == 0 && !is_gone(r) && silence_counts(r))
+      blame(r, Fault::silent,
+            fmt::format("{} has said nothing for {:.1f} s", worker(r), static_cast<double>(silence_ns) * 1e-9), now_ns);
   }
 }
 
 void Coordinator::kill_who_is_cut_off(std::int64_t now_ns) {
-  // Places that enter may need messages, too: of a checkpoint that they restore.
+  // Places that enter may wait for messages, too, which exchange a checkpoint that they restore.
   if (!recovers() || options_.detect_ns == 0 || phase_ == Phase::leaving || !blamed_.empty()) return;
   const auto lives = [&](Rank r) {  // one that is silent everywhere is CR-5's
     return r >= 0 && r < plan_->workers() && stopped_.count(r) == 0 &&
            now_ns - pulses_[static_cast<std::size_t>(r)].heard_ns < options_.detect_ns / 2;
   };
   std::map<Rank, std::set<Rank>> cut;  // by rank: peers
+  const auto misses = [&](Rank r, Rank peer) {
+    const auto& unheard = pulses_[static_cast<std::size_t>(r)].unheard;
+    return std::find(unheard.begin(), unheard.end(), peer) != unheard.end();
+  };
   for (Rank r = 0; r < plan_->workers(); ++r)
     for (const Rank peer : pulses_[static_cast<std::size_t>(r)].unheard)
-      if (peer != r && lives(r) && lives(peer)) cut[r].insert(peer), cut[peer].insert(r);
+      if (peer != r && lives(r) && lives(peer) && misses(peer, r)) cut[r].insert(peer);
   const auto times_lost = [&](Rank r) {
     std::int64_t n = 0;
     for (const Incident& i : result_.incidents) n += std::count(i.lost.begin(), i.lost.end(), place_number(r));
@@ -223,8 +260,14 @@ void Coordinator::kill_who_is_cut_off(std::int64_t now_ns) {
   if (worst == cut.end()) return;
   std::string peers;
   for (const Rank peer : worst->second) peers += (peers.empty() ? "" : ", ") + worker(peer);
-  blame(worst->first,
-        fmt::format("{} and {} do not reach each other, though both are heard here", worker(worst->first), peers));
+  blame(worst->first, Fault::other,
+        fmt::format("{} and {} do not reach each other, though both are heard here", worker(worst->first), peers),
+        now_ns);
+}
+
+std::int64_t Coordinator::cut_after_ns() const {
+  if (phase_ != Phase::running || !knows_a_step()) return quiet_ns();
+  return std::max(options_.detect_ns, ActWatch::times_longest * longest_quiet_ns_) / 2;
 }
 
 std::int64_t Coordinator::quiet_ns() const {
@@ -235,11 +278,9 @@ std::int64_t Coordinator::quiet_ns() const {
 }
 
 void Coordinator::take_stall(std::int64_t now_ns) {
-  std::vector<std::int32_t> places;
-  for (const PlaceId place : options_.places) places.push_back(static_cast<std::int32_t>(place));
-  const Status stall(Code::unavailable, stall_text(static_cast<double>(explain_quiet_ns_) * 1e-9, places,
+  const Status stall(Code::unavailable, stall_text(static_cast<double>(explain_quiet_ns_) * 1e-9, place_numbers(),
                                                    session_->waits_for(), explanations_));
-  if (!recovers()) return end(stall, exit_stalled);
+  if (!recovers() || !begun_) return end(stall, exit_stalled);
   Rank silent = 0;
   while (silent < plan_->workers() && explanations_.count(silent) > 0) ++silent;
   lose(silent < plan_->workers() ? silent : -1, "", stall, now_ns);

@@ -4,6 +4,17 @@
 
 namespace troupe::runtime {
 
+std::string waits_text(const std::vector<std::int32_t>& places, const std::string& session_waits,
+                       const std::map<Rank, std::string>& explanations) {
+  std::string text = session_waits;
+  for (Rank r = 0; r < static_cast<Rank>(places.size()); ++r) {
+    const auto told = explanations.find(r);
+    text += fmt::format("worker {}", places[static_cast<std::size_t>(r)]) +
+            (told != explanations.end() ? ":\n" + told->second : " does not answer\n");
+  }
+  return text;
+}
+
 std::string stall_text(double stall_s, const std::vector<std::int32_t>& places, const std::string& session_waits,
                        const std::map<Rank, std::string>& explanations) {
   std::string silent;  // the workers that may have caused the stall
@@ -14,13 +25,7 @@ std::string stall_text(double stall_s, const std::vector<std::int32_t>& places, 
   std::string text = fmt::format("no progress for {:.3g} s", stall_s);
   if (count > 0)
     text += count == 1 ? ": worker " + silent + " does not answer" : ": workers " + silent + " do not answer";
-  text += "\n" + session_waits;
-  for (Rank r = 0; r < workers; ++r) {
-    const auto told = explanations.find(r);
-    text += fmt::format("worker {}", places[r]) +
-            (told != explanations.end() ? ":\n" + told->second : " does not answer\n");
-  }
-  return text;
+  return text + "\n" + waits_text(places, session_waits, explanations);
 }
 
 }  // namespace troupe::runtime

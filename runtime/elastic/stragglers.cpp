@@ -1,6 +1,7 @@
 #include "runtime/elastic/stragglers.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 namespace troupe::runtime {
@@ -15,6 +16,14 @@ std::optional<double> median(std::vector<double> values) {
   return *middle;
 }
 
+/// The same, of sorted values without one of them.
+std::optional<double> median_without(const std::vector<double>& sorted, double one) {
+  if (sorted.size() < 2) return std::nullopt;
+  const auto at = std::lower_bound(sorted.begin(), sorted.end(), one) - sorted.begin();
+  const auto middle = (std::ssize(sorted) - 2) / 2;
+  return sorted[static_cast<std::size_t>(middle < at ? middle : middle + 1)];
+}
+
 void push(std::deque<double>& window, double value) {
   window.push_back(value);
   if (std::ssize(window) > Stragglers::window) window.pop_front();
@@ -22,7 +31,7 @@ void push(std::deque<double>& window, double value) {
 
 }  // namespace
 
-Stragglers::Stragglers(const Plan& plan, std::set<Rank> slow) : slow_(std::move(slow)) {
+Stragglers::Stragglers(const Plan& plan) {
   for (Rank r = 0; r < plan.workers(); ++r) {
     Place place;
     place.stage = plan.stage_of(r);
@@ -32,45 +41,65 @@ Stragglers::Stragglers(const Plan& plan, std::set<Rank> slow) : slow_(std::move(
   }
 }
 
-double Stragglers::now(const Place& place) const {
-  return median({place.recent.begin(), place.recent.end()}).value_or(0);
+void Stragglers::begin_generation() {
+  for (Place& p : places_) {
+    p.votes = 0;
+    p.recent.clear();
+    p.since_ns = -1;
+    p.times = 0;
+  }
+  votes_ = last_ns_ = looked_ns_ = 0;
+  step_ns_.clear();
 }
 
-double Stragglers::times(Rank rank) const {
-  const Place& place = places_[static_cast<std::size_t>(rank)];
-  if (place.first <= 0) return 0;
-  std::vector<double> peers, growth;
-  for (const Place& other : places_) {
-    if (&other == &place || other.first <= 0) continue;
-    if (other.stage == place.stage) peers.push_back(now(other));
-    growth.push_back(now(other) / other.first);
+void Stragglers::forget(Rank rank) {
+  slow_.erase(rank);
+  Place& place = places_[static_cast<std::size_t>(rank)];
+  place.first = place.times = 0;
+}
+
+void Stragglers::look() {
+  std::map<std::int32_t, std::vector<double>> stages;
+  std::vector<double> growth;
+  for (Place& p : places_) {
+    p.now = p.first > 0 && std::ssize(p.recent) == window ? median({p.recent.begin(), p.recent.end()}).value_or(0) : 0;
+    if (p.now <= 0) continue;
+    stages[p.stage].push_back(p.now);
+    growth.push_back(p.now / p.first);
   }
-  double times = 0;
-  if (const auto p = median(peers); p && *p > 0) times = now(place) / *p;
-  // Others that were slow at first, and are slow no more, make none slow.
-  if (const auto g = median(growth)) times = std::max(times, now(place) / place.first / std::max(1.0, *g));
-  return times;
+  for (auto& [stage, all] : stages) std::sort(all.begin(), all.end());
+  std::sort(growth.begin(), growth.end());
+  for (Place& p : places_) {
+    p.times = 0;
+    if (p.now <= 0) continue;
+    if (const auto peers = median_without(stages[p.stage], p.now); peers && *peers > 0) p.times = p.now / *peers;
+    // Others that were slow at first, and are slow no more, make none slow.
+    const double grown = p.now / p.first;
+    if (const auto g = median_without(growth, grown)) p.times = std::max(p.times, grown / std::max(1.0, *g));
+  }
 }
 
 std::vector<Stragglers::Change> Stragglers::voted(Rank rank, std::int64_t busy_ns, std::int64_t now_ns) {
   Place& place = places_[static_cast<std::size_t>(rank)];
   if (++place.votes > cold) {
     push(place.recent, static_cast<double>(busy_ns) / place.microbatches);
-    if (place.first <= 0 && std::ssize(place.recent) == window) place.first = now(place);
+    if (place.first <= 0 && std::ssize(place.recent) == window)
+      place.first = *median({place.recent.begin(), place.recent.end()});
   }
-  if (std::any_of(places_.begin(), places_.end(), [&](const Place& p) { return p.votes <= steps_; })) return {};
-  ++steps_;
+  if (++votes_ % std::ssize(places_) != 0) return {};  // a step has the vote of each before the next one has any
   if (last_ns_ > 0) push(step_ns_, static_cast<double>(now_ns - last_ns_));
   last_ns_ = now_ns;
+  if (now_ns - looked_ns_ < look_ns) return {};
+  looked_ns_ = now_ns;
+  look();
+  const double step_ns = median({step_ns_.begin(), step_ns_.end()}).value_or(0);
   std::vector<Change> changes;
   for (Rank r = 0; r < static_cast<Rank>(places_.size()); ++r) {
     Place& p = places_[static_cast<std::size_t>(r)];
-    const double times = this->times(r);
-    if (times <= 0) continue;
-    const double lost_ns = now(p) * p.microbatches * (1 - 1 / times);
-    const bool was = slow_.count(r) > 0;
-    const bool is = times >= named_at && lost_ns >= 0.1 * median({step_ns_.begin(), step_ns_.end()}).value_or(0);
-    if (was ? times >= over_at : !is) {
+    if (p.times <= 0) continue;
+    const double lost_ns = p.now * p.microbatches * (1 - 1 / p.times);
+    const bool was = slow_.count(r) > 0, is = p.times >= named_at && lost_ns >= 0.1 * step_ns;
+    if (was ? p.times >= over_at : !is) {
       p.since_ns = -1;
       continue;
     }
@@ -79,7 +108,7 @@ std::vector<Stragglers::Change> Stragglers::voted(Rank rank, std::int64_t busy_n
     p.since_ns = -1;
     if (was) slow_.erase(r);
     else slow_.insert(r);
-    changes.push_back({r, times, was});
+    changes.push_back({r, p.times, was});
   }
   return changes;
 }

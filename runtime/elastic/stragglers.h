@@ -18,15 +18,19 @@
 
 namespace troupe::runtime {
 
-/// Of one generation. Not thread-safe.
+/// Of one plan. Not thread-safe.
 class Stragglers {
  public:
   static constexpr std::int64_t window = 8, cold = 2;  ///< steps; the first `cold` touch memory for the first time
   static constexpr double named_at = 2, over_at = 1.5;
-  static constexpr std::int64_t named_after_ns = 3'000'000'000;
+  static constexpr std::int64_t named_after_ns = 3'000'000'000, look_ns = 100'000'000;
 
-  /// `slow`: ranks that were named in a generation before. `plan` is read here only.
-  explicit Stragglers(const Plan& plan, std::set<Rank> slow = {});
+  /// `plan` is read here only.
+  explicit Stragglers(const Plan& plan);
+  /// A generation begins with the same plan: what places took at first, and who was named, stays.
+  void begin_generation();
+  /// Another process takes the place of a rank.
+  void forget(Rank rank);
 
   struct Change {
     Rank rank = -1;
@@ -36,9 +40,10 @@ class Stragglers {
   /// A place has voted for its next step, for which it computed busy_ns. What has changed, where this was the last vote
   /// of a step.
   std::vector<Change> voted(Rank rank, std::int64_t busy_ns, std::int64_t now_ns);
-  const std::set<Rank>& slow() const { return slow_; }
-  /// How many times as long a place takes; 0: not known yet, or there is none to compare it with.
-  double times(Rank rank) const;
+  bool is_slow(Rank rank) const { return slow_.count(rank) > 0; }
+  /// How many times as long a place took when all were last compared; 0: not known yet, or there is none to compare it
+  /// with.
+  double times(Rank rank) const { return places_[static_cast<std::size_t>(rank)].times; }
 
  private:
   struct Place {
@@ -47,13 +52,15 @@ class Stragglers {
     std::int64_t votes = 0;
     std::deque<double> recent;   // compute for each microbatch, ns
     double first = 0;            // their median in the first window
+    double now = 0, times = 0;   // when all were last compared; 0: not known
     std::int64_t since_ns = -1;  // that it should be told of as slow, or as slow no more; -1: it should not
   };
-  double now(const Place& place) const;
+  /// Compares all places: in time that grows with their number, and little more.
+  void look();
 
   std::vector<Place> places_;
   std::set<Rank> slow_;
-  std::int64_t steps_ = 0, last_ns_ = 0;
+  std::int64_t votes_ = 0, last_ns_ = 0, looked_ns_ = 0;
   std::deque<double> step_ns_;
 };
 

@@ -299,7 +299,7 @@ class PlaceProcess {
     (*opened)->connect(connect->addresses);
     log_debug("connects to " + counted(std::ssize(connect->addresses) - 1, "peer"));
     const std::unique_ptr<comm::Transport> transport = cuttable(throttled(*std::move(opened)));
-    const WatchedLinks watched(*heartbeat_, watch_of(*transport));
+    std::optional<WatchedLinks> watched;
     const std::unique_ptr<Device> device = make_device();
     Stopped stopped;
     {
@@ -321,6 +321,7 @@ class PlaceProcess {
       env.pool = pool_.get();
       env.watch = heartbeat_->watch();
       env.injector = injector_ ? &*injector_ : nullptr;
+      env.may_send = [&] { watched.emplace(*heartbeat_, watch_of(*transport)); };
       if (connect->adopt >= 0) env.adopt = connect->adopt;
       HomeMemory home;
       if (const Status s = home.open(connect->home, hello_.rank, plan_, env); !s.ok()) return fail(s);

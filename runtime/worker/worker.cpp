@@ -98,6 +98,7 @@ Status Worker::Impl::build() {
     actors.push_back(env.system->spawn<actors::ActorShell>(a.spec, *std::move(made), env.trace));
   }
   env.transport->on_peer_down([this](Rank rank, Status s) { caf::anon_send(conductor, PeerDown{rank, std::move(s)}); });
+  if (env.may_send) env.may_send();
   caf::anon_send(conductor, actors::Wire{actors, conductor});
   for (const auto& a : actors) caf::anon_send(a, actors::Wire{actors, conductor});
   return {};

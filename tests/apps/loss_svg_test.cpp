@@ -76,6 +76,13 @@ TEST_CASE("an incident is a dashed line at its step, named where there is room")
   curve.marks = {{50, "generation 3", "worker <1> was killed"}, {51, "generation 4", ""}, {99, "generation 5", ""}};
   const auto svg = loss_svg(curve);
   CHECK(count(svg, "<line class=\"mark\"") == 3);
+  std::vector<double> x;
+  for (auto at = svg.find("class=\"mark\""); at != std::string::npos; at = svg.find("class=\"mark\"", at + 1))
+    x.push_back(std::stod(svg.substr(svg.find("x1=\"", at) + 4)));
+  REQUIRE(x.size() == 3);
+  CHECK(x[2] == doctest::Approx(856));  // the last step
+  CHECK(x[0] == doctest::Approx(64 + 792 * 50 / 99.0).epsilon(1e-3));
+  CHECK(x[1] - x[0] == doctest::Approx(8).epsilon(0.02));
   CHECK(contains(svg, "<title>step 50, generation 3: worker &lt;1&gt; was killed</title>"));
   CHECK(contains(svg, ">generation 3</text>"));
   CHECK_FALSE(contains(svg, ">generation 4</text>"));  // it would lie on the third

@@ -265,8 +265,10 @@ TEST_CASE(
   CHECK(run.at("incidents") == nlohmann::json{{"count", 2}, {"repeated_steps", 1}});
   const auto line = nlohmann::json::parse(test::read_text(quiet.dir / "metrics.jsonl"));
   CHECK(line.at("generation") == 5);
-  CHECK(test::read_text(quiet.dir / "loss.svg").find("<title>step 7, generation 6: worker 1 was killed</title>") !=
-        std::string::npos);
+  const auto svg = test::read_text(quiet.dir / "loss.svg");
+  const auto mark = svg.find("<title>step 7, generation 6: worker 1 was killed</title>");
+  CHECK(mark != std::string::npos);
+  CHECK(svg.find("class=\"mark\"", mark) == std::string::npos);  // the run did not go on after the other one
 }
 
 TEST_CASE("a straggler is a line of incidents.jsonl, and no incident") {
@@ -296,19 +298,45 @@ TEST_CASE("a trace has the job's generations and incidents beside its workers") 
   REQUIRE(results.open(quiet.plan, {}, 0, false).ok());
   runtime::JobResult job{{}, runtime::exit_ok, "", 7, {{}}};
   job.places[0].spans = {{.row = "layers.0", .name = "layers.0", .begin_ns = 100, .end_ns = 90'000, .step = 3}};
-  runtime::Incident i;
+  const std::int64_t begin = SteadyClock().now_ns();  // a trace begins with the run
+  auto& span = job.places[0].spans[0];
+  span.begin_ns += begin, span.end_ns += begin;
+  runtime::Incident i, changed, ended;
   i.cause = "worker 1 was killed\nthen another";
   i.generation = 6;
-  i.down_ns = 10'000;
-  i.act_ns = 30'000;
-  job.incidents = {i};
+  i.version = 2;
+  i.down_ns = begin + 10'000;
+  i.act_ns = begin + 30'000;
+  changed = i;
+  changed.cause = "asked to";
+  changed.generation = 7;
+  changed.shape = "dp=1";
+  changed.down_ns = begin + 40'000;
+  changed.act_ns = begin + 50'000;
+  job.incidents = {i, changed};
   REQUIRE(results.write_files(job, job.status, "").ok());
-  std::map<std::string, double> lasted;  // slices of the job, in us
-  const auto trace = nlohmann::json::parse(test::read_text(quiet.dir / "trace.json"));
-  for (const auto& event : trace["traceEvents"])
-    if (event["ph"] == "X" && event["pid"] == 1) lasted[event["name"]] = event["dur"];
+  const auto slices = [&] {
+    std::map<std::string, double> lasted;  // of the job, in us
+    const auto trace = nlohmann::json::parse(test::read_text(quiet.dir / "trace.json"));
+    for (const auto& event : trace["traceEvents"])
+      if (event["ph"] == "X" && event["pid"] == 1) {
+        lasted[event["name"]] = event["dur"];
+        if (event["name"] == "worker 1 was killed") CHECK(event["args"]["step"] == 2);
+      }
+    return lasted;
+  };
+  auto lasted = slices();
   CHECK(lasted.at("worker 1 was killed") == 20);
-  CHECK(lasted.at("generation 6") == 60);
-  CHECK(lasted.count("the first generation") == 1);
-  CHECK(lasted.size() == 3);
+  CHECK(lasted.at("generation 6") == 10);
+  CHECK(lasted.at("asked to") == 10);
+  CHECK(lasted.at("generation 7 on dp=1") == 40);
+  CHECK(lasted.at("the first generation") > 0);
+  CHECK(lasted.size() == 5);
+  ended = changed;
+  ended.act_ns = -1;
+  job.incidents = {i, ended};
+  REQUIRE(results.write_files(job, job.status, "").ok());
+  lasted = slices();
+  CHECK(lasted.at("generation 6") == 10);
+  CHECK(lasted.size() == 3);  // nothing after the incident that ended the run
 }

@@ -19,6 +19,7 @@ constexpr std::int64_t beat = 250'000'000, limit = 3 * beat;
 /// Three places that ping each other in a simulated network.
 struct Watched {
   explicit Watched(std::uint32_t generation_of_2 = 5) : net(clock, {.ranks = 3, .link = {.latency_ns = 1000}}) {
+    clock.advance_to(100 * beat);
     for (Rank r = 0; r < 3; ++r) {
       const std::uint32_t generation = r == 2 ? generation_of_2 : 5;
       ends.push_back(net.open(r, 7, generation));
@@ -72,6 +73,9 @@ TEST_CASE(
   w.beats(2);
   for (Rank r = 0; r < 3; ++r) CHECK(w.unheard(r).empty());
   w.beats(2);
+  const auto sent = w.ends[0]->stats().sent_messages;
+  w.beats(8);
+  CHECK(w.ends[0]->stats().sent_messages == sent + 8);  // to the other one: none piles up
   CHECK(w.unheard(0) == PeerList{2});
   CHECK(w.unheard(1).empty());
   CHECK(w.unheard(2) == PeerList{0});
@@ -92,11 +96,14 @@ TEST_CASE("where messages pass one way only, the end that hears nothing says so"
 TEST_CASE("a place that was stopped itself misses no peer for that time") {
   Watched w;
   w.beats(4);
+  w.cut(0, 1), w.cut(1, 2);  // a stopped process takes no message
   w.beats(20, 1);
   CHECK(w.unheard(0) == PeerList{1});
+  CHECK(w.unheard(1) == PeerList{0, 2});
   CHECK(w.unheard(2) == PeerList{1});
   w.watches[1]->beat(beat);
   CHECK(w.unheard(1).empty());
+  for (const Rank r : {0, 2}) w.net.heal(1, r), w.net.heal(r, 1);
   w.beats(3);
   for (Rank r = 0; r < 3; ++r) CHECK(w.unheard(r).empty());
 }

@@ -3,6 +3,7 @@
 
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -111,6 +112,66 @@ TEST_CASE("memory that is kept outlives its mapping and its process, and what li
   const auto none = map_kept(*fd, 0, bytes);
   REQUIRE(none.ok());
   CHECK((*none)->data()[0] == std::byte{0});
+  ::close(*fd);
+}
+
+TEST_CASE(
+    "memory that is kept lies in huge pages where the kernel can: at their boundary, for all that map it, each byte "
+    "the same") {
+  constexpr std::size_t huge = std::size_t{2} << 20, kept = 2 * huge + 4096, bytes = kept + 100;
+  const auto fd = create_kept_memory();
+  REQUIRE(fd.ok());
+  const auto is_aligned = [](Buffer& b) { return reinterpret_cast<std::uintptr_t>(b.data()) % huge == 0; };
+  {
+    auto first = map_kept(*fd, kept, bytes);
+    REQUIRE(first.ok());
+    CHECK(is_aligned(**first));
+    for (std::size_t i = 0; i < kept; i += 997) CHECK((*first)->data()[i] == std::byte{0});
+    for (std::size_t i = 0; i < kept; ++i) (*first)->data()[i] = static_cast<std::byte>(i * 7 + i / 4096);
+  }
+  auto again = map_kept(*fd, kept, bytes);
+  REQUIRE(again.ok());
+  auto read = map_to_read(kept_memory_name(*fd));
+  REQUIRE(read.ok());
+  for (Buffer* b : {again->get(), read->get()}) {
+    CHECK(is_aligned(*b));
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < kept; ++i) wrong += b->data()[i] != static_cast<std::byte>(i * 7 + i / 4096);
+    CHECK(wrong == 0);
+  }
+  ::close(*fd);
+  std::ifstream maps("/proc/self/smaps");
+  std::size_t kib = 0;
+  for (std::string word; maps >> word;)
+    if (std::size_t n = 0; word == "ShmemPmdMapped:" && maps >> n) kib += n;
+  struct utsname system {};
+  ::uname(&system);
+  if (kib == 0) return test::skip("this kernel (" + std::string(system.release) + ") gives a memfd no huge pages");
+  CHECK(kib >= 4 * huge >> 10);  // two mappings of two pages
+}
+
+TEST_CASE("mappings are given back whole, also what aligning them took") {
+  constexpr std::size_t bytes = (std::size_t{4} << 20) + 4096;
+  const auto size_kib = [] {
+    std::ifstream status("/proc/self/status");
+    std::size_t kib = 0;
+    for (std::string word; status >> word;)
+      if (word == "VmSize:") status >> kib;
+    return kib;
+  };
+  const auto fd = create_kept_memory();
+  REQUIRE(fd.ok());
+  const auto before = size_kib();
+  auto neighbour = allocate_host(bytes);
+  REQUIRE(neighbour.ok());
+  for (int i = 0; i < 100; ++i) {
+    CHECK(allocate_host(bytes).ok());
+    CHECK(map_kept(*fd, bytes - 4096, bytes).ok());
+    CHECK(map_to_read(kept_memory_name(*fd)).ok());
+    (*neighbour)->data()[0] = (*neighbour)->data()[bytes - 1] = std::byte{1};  // none of them took it away
+  }
+  neighbour->reset();
+  CHECK(size_kib() <= before + 4096);
   ::close(*fd);
 }
 

@@ -189,6 +189,72 @@ TEST_CASE("a place that is lost before the first step comes back, and the job be
   }
 }
 
+TEST_CASE("what fails at the start ends the job at once, with its reason: it would fail again") {
+  for (const auto& [status, code] : {std::pair(Status(Code::exhausted, "no memory"), exit_worker),
+                                     std::pair(Status(Code::invalid, "another model"), exit_worker),
+                                     std::pair(Status(Code::damaged, "a torn shard"), exit_checkpoint)}) {
+    ThreePlaces job;
+    job.hear(1, WorkerFailed{"", status});
+    job.coordinator.turn(0);
+    const JobResult r = job.result();
+    CHECK(r.exit_code == code);
+    CHECK(says(r.status, status.message()));
+    CHECK(job.restarted.empty());
+  }
+}
+
+TEST_CASE(
+    "a checkpoint that is damaged ends the job at once, also in a later generation: the application knows another") {
+  ThreePlaces job;
+  job.enter();
+  job.commit(0);
+  job.down(1, 0, true);
+  job.leave({0, 2});
+  job.hear(0, WorkerFailed{"", Status(Code::damaged, "a torn shard")});
+  job.coordinator.turn(0);
+  CHECK(job.result().exit_code == exit_checkpoint);
+}
+
+TEST_CASE("a process that says what is wrong with it, and ends, is lost for that reason") {
+  ThreePlaces job;
+  job.enter();
+  job.commit(0);
+  job.down(2);
+  job.leave({0, 1});
+  job.hear(1, WorkerFailed{"", Status(Code::exhausted, "no memory is left")});
+  job.down(1);
+  job.leave({0, 2});
+  job.go_on({0, 1});
+  job.hear(0, Progress{1, false, {}, 0, {}});
+  REQUIRE(job.incidents.size() == 1);
+  CHECK(job.incidents[0].cause.find("then worker 1 was killed: worker 1: no memory is left") != std::string::npos);
+}
+
+TEST_CASE("a job that stalls before its first step ends with the report, as one that does not recover") {
+  ThreePlaces job;
+  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>()});
+  const std::int64_t second = 1000 * ms;
+  for (std::int64_t now = 0; now <= 120 * second; now += second) {
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{0, false, {}, 0, {}}, now);
+    job.coordinator.turn(now);
+  }
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Explained{"waits for a shard\n"}, 120 * second);
+  job.coordinator.turn(120 * second);
+  const JobResult r = job.result();
+  CHECK(r.exit_code == exit_stalled);
+  CHECK(says(r.status, "waits for a shard"));
+}
+
+TEST_CASE("a process that takes long to start is not taken for silent before the first step") {
+  ThreePlaces job;
+  const std::int64_t second = 1000 * ms;
+  for (std::int64_t now = 0; now < 60 * second; now += second) {
+    for (const Rank r : {0, 2}) job.hear(r, Progress{now, false, {}, 0, {}}, now);
+    job.coordinator.turn(now);
+  }
+  CHECK(job.killed.empty());
+}
+
 TEST_CASE("a place that ends again and again before the first step ends the job for good") {
   ThreePlaces job;
   for (int times = 0; times < 3; ++times) {
@@ -312,13 +378,40 @@ TEST_CASE("a place that says nothing for the budget is killed, and its end says 
   SUBCASE("it is the silent one") {
     job.coordinator.turn(budget);
     job.coordinator.turn(budget + ms);
+    CHECK(job.who<ExplainAll>(2) == RankList{0, 1, 2});
+    CHECK(job.killed.empty());
+    for (const Rank r : {0, 2}) job.hear(r, Explained{"box.a waits for worker 1\n"}, budget + ms);
+    job.coordinator.turn(budget + ms);
     CHECK(job.killed == RankList{1});
     job.down(1, budget + 2 * ms);
     job.leave({0, 2});
     job.go_on({0});
     job.hear(0, Progress{1, false, {}, 0}, budget + 3 * ms);
     REQUIRE(job.incidents.size() == 1);
-    CHECK(job.incidents[0].cause == "worker 1 has said nothing for 2.0 s, and was killed for it");
+    const std::string& cause = job.incidents[0].cause;
+    CHECK(cause.starts_with("worker 1 has said nothing for 2.0 s, and was killed for it\n"));
+    CHECK(cause.find("worker 0:\nbox.a waits for worker 1\nworker 1 does not answer\nworker 2:\n") !=
+          std::string::npos);
+  }
+  SUBCASE("the others do not answer: it is killed after an eighth of the budget") {
+    job.coordinator.turn(budget);
+    CHECK(job.coordinator.wakes_ns() <= budget + budget / 8);
+    job.coordinator.turn(budget + budget / 8 - 1);
+    CHECK(job.killed.empty());
+    job.coordinator.turn(budget + budget / 8);
+    CHECK(job.killed == RankList{1});
+  }
+  SUBCASE("it speaks while the others are asked: it lives") {
+    job.coordinator.turn(budget);
+    beat(1, budget + ms);
+    job.coordinator.turn(budget + budget / 8);
+    CHECK(job.killed.empty());
+    CHECK(job.incidents.empty());
+  }
+  SUBCASE("another place is lost while the others are asked: it is killed at once") {
+    job.coordinator.turn(budget);
+    job.down(0, budget + ms);
+    CHECK(job.killed == RankList{1});
   }
 }
 
@@ -327,13 +420,16 @@ TEST_CASE("a place whose act is stuck is killed by the name of the act") {
   job.enter();
   job.commit(0);
   job.hear(2, Progress{9, true, "layer1.fwd", 4000});
+  CHECK(job.killed.empty());
+  for (const Rank r : {0, 1}) job.hear(r, Explained{"waits\n"});
+  job.coordinator.turn(0);
   CHECK(job.killed == RankList{2});
   job.down(2);
   job.leave({0, 1});
   job.go_on({0, 1});
   job.hear(0, Progress{1, false, {}, 0});
-  CHECK(job.incidents.at(0).cause ==
-        "worker 2, actor 'layer1.fwd': its act has not ended for 4.0 s, and was killed for it");
+  CHECK(job.incidents.at(0).cause.starts_with(
+      "worker 2, actor 'layer1.fwd': its act has not ended for 4.0 s, and was killed for it\n"));
 }
 
 TEST_CASE(
@@ -346,7 +442,7 @@ TEST_CASE(
     std::string cause;
   };
   for (const Case& c : {Case{{{1}, {0}, {}}, {1}, "worker 1 and worker 0 do not reach each other"},
-                        {{{}, {}, {0}}, {2}, "worker 2 and worker 0 do not reach each other"},  // one end says so
+                        {{{}, {}, {0}}, {}, ""},  // one end says so: it may have been stopped itself
                         {{{1, 2}, {0}, {0}}, {0}, "worker 0 and worker 1, worker 2 do not reach each other"},
                         {{{}, {}, {}}, {}, ""},
                         {{{0}, {7}, {-1}}, {}, ""}}) {  // none of a peer
@@ -366,6 +462,9 @@ TEST_CASE(
     beats(20 * ms + budget / 2);
     CHECK(job.killed.empty());
     beats(20 * ms + budget / 2 + beat);
+    CHECK(job.killed.empty());
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Explained{"waits\n"}, now);
+    job.coordinator.turn(now);
     CHECK(job.killed == c.killed);
     if (c.killed.empty()) continue;
     const Rank lost = c.killed[0], other = lost == 0 ? 1 : 0, third = 3 - lost - other;
@@ -375,8 +474,40 @@ TEST_CASE(
     job.hear(0, Progress{1, false, {}, 0, {}}, now);
     REQUIRE(job.incidents.size() == 1);
     CHECK(job.incidents[0].culprit == lost);
-    CHECK(job.incidents[0].cause == c.cause + ", though both are heard here, and was killed for it");
+    CHECK(job.incidents[0].cause.starts_with(c.cause + ", though both are heard here, and was killed for it\n"));
   }
+}
+
+TEST_CASE("of two places that do not reach each other the one goes that was lost more often (CR-7 cut links)") {
+  const std::int64_t budget = CoordinatorOptions().detect_ns, beat = budget / 8;
+  ThreePlaces job;
+  job.enter();
+  job.commit(0);
+  job.down(1);
+  job.leave({0, 2});
+  job.go_on({0, 1});
+  std::int64_t now = 10 * ms;
+  job.commit(1, now);
+  job.commit(2, now);
+  for (; now < budget; now += beat)
+    for (Rank r = 0; r < 3; ++r) {
+      job.hear(r, Progress{0, false, {}, 0, r == 0 ? RankList{} : RankList{3 - r}}, now);
+      job.coordinator.turn(now);
+    }
+  job.coordinator.turn(now);
+  CHECK(job.killed == RankList{1});
+}
+
+TEST_CASE("a link that is cut while places enter is found as well: they may restore a checkpoint (CR-7 cut links)") {
+  const std::int64_t beat = CoordinatorOptions().detect_ns / 8, second = 1000 * ms;
+  ThreePlaces job;
+  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>()});
+  for (std::int64_t now = 0; now < 121 * second; now += beat) {
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{0, false, {}, 0, r < 2 ? RankList{1 - r} : RankList{}}, now);
+    job.coordinator.turn(now);
+    if (now < 120 * second) REQUIRE(job.killed.empty());
+  }
+  CHECK(job.killed == RankList{1});
 }
 
 TEST_CASE("a place that all peers and the job miss is silent, not cut off; where work goes on no link is looked at") {
@@ -402,6 +533,7 @@ TEST_CASE("a place that all peers and the job miss is silent, not cut off; where
   job.hear(0, Progress{acts, false, {}, 0, {2}}, 2 * budget - beat);
   job.hear(1, Progress{1, false, {}, 0, {2}}, 2 * budget - beat);
   job.coordinator.turn(2 * budget);
+  job.coordinator.turn(2 * budget + beat);
   CHECK(job.killed == RankList{2});
 }
 
@@ -425,7 +557,17 @@ TEST_CASE("a place that computes far longer than its replicas is named, and goes
   CHECK(job.coordinator.state().places[1].slow_times == doctest::Approx(3));
   CHECK(job.coordinator.state().places[0].slow_times == 0);
   CHECK(job.killed.empty());
-  // What takes its place is another process.
+  // The next generation: it is named no second time, and what takes the place of another is another process.
+  job.down(2);
+  job.leave({0, 1});
+  job.go_on({13, 14});
+  for (std::int64_t step = 14; step < 40; ++step)
+    for (Rank r = 0; r < 3; ++r) {
+      Closed vote = job.vote_of(r, step);
+      vote.busy_ns = r == 1 ? 900 * ms : 300 * ms;
+      if (step < 20) job.hear(r, vote, step * 1000 * ms);
+    }
+  CHECK(named.size() == 1);
   job.down(1);
   CHECK(job.coordinator.state().places[1].slow_times == 0);
 }

@@ -157,6 +157,51 @@ TEST_CASE("a worn process is replaced, though its job replaces no lost place") {
   CHECK(job.last<Connect>().adopt == 1);
 }
 
+TEST_CASE("a place that fails while it enters another plan: the state still lies where it was (CO-2 votes)") {
+  ThreePlaces job(nullptr, 1, true);
+  job.enter();
+  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+  for (const Rank r : {0, 1, 2}) job.left[PlaceId{r}] = {3};
+  job.down(0);
+  job.leave({1, 2});
+  job.hear(1, WorkerFailed{"", Status(Code::exhausted, "no memory")});
+  CHECK(job.settled_ == 0);
+  job.down(1);
+  job.leave({2});
+  job.hear(2, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  CHECK(job.last<Connect>().home.areas == std::vector<std::string>{"of 0", "of 1", "of 2"});
+}
+
+TEST_CASE("a straggler is told of by its place, whatever its rank, and not while another plan is entered") {
+  std::vector<Straggler> named;
+  ThreePlaces job(nullptr, 1, true);
+  job.on_straggler = [&](const Straggler& s) { named.push_back(s); };
+  job.enter();
+  job.down(0);
+  for (const Rank r : {1, 2}) job.left[PlaceId{r}] = {0};
+  job.leave({1, 2});
+  for (const Rank r : {1, 2}) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  for (const Rank r : {1, 2}) job.hear(r, Ready{});
+  const Plan& plan = job.coordinator.plan();
+  REQUIRE(plan.workers() == 2);
+  const auto& places = job.coordinator.places();
+  const auto steps = [&](std::int64_t from, std::int64_t to) {
+    for (std::int64_t step = from; step < to; ++step)
+      for (Rank r = 0; r < 2; ++r) {
+        Closed vote{plan.step_program, step, {}, 0, planted_votes::told(plan, r, 1, 1e-3f)};
+        if (r == 0) vote.reports.push_back({Report::Kind::loss, "loss", step, 0, {1}});
+        vote.busy_ns = places[static_cast<std::size_t>(r)] == PlaceId{2} ? 900 * ms : 300 * ms;
+        job.hear(static_cast<Rank>(places[static_cast<std::size_t>(r)]), vote, step * 1000 * ms);
+      }
+  };
+  steps(0, 14);
+  REQUIRE(named.size() == 1);
+  CHECK(named[0].place == 2);
+  CHECK(job.coordinator.state().places[2].slow_times == doctest::Approx(3));
+  job.down(1);
+  for (const auto& place : job.coordinator.state().places) CHECK((place.slow_times == 0 || place.slow_times > 2));
+}
+
 TEST_CASE(
     "steps that are not done within the grace are left, and the job ends with the newest whole version (CR-6 grace)") {
   SavedBefore checkpoints;

@@ -80,6 +80,58 @@ TEST_CASE("a drill hits the act with its number, of all that have its name, once
   CHECK_FALSE(Injector::drops(injector.begin({"update", "group.update"})));
 }
 
+TEST_CASE("from a drill SLOW on each act takes three times as long, but where its stream stops") {
+  Injector injector({{Injection::Action::slow, "forward", Injection::Phase::mid, 2, 0}});
+  struct Serial final : Parallel {
+    bool stops = false;
+    int threads() const override { return 1; }
+    bool stopping() const override { return stops; }
+    void for_each(std::int64_t n, const std::function<void(std::int64_t)>& body) override {
+      for (std::int64_t i = 0; i < n; ++i) body(i);
+    }
+  } stream;
+  const SteadyClock clock;
+  /// A body that takes 20 ms.
+  struct Works final : actors::Body {
+    Status run(const actors::ActContext&, Parallel&) override {
+      const SteadyClock clock;
+      for (const auto end = clock.now_ns() + 20'000'000; clock.now_ns() < end;) {}
+      return {};
+    }
+  };
+  const auto body = injected(std::make_unique<Works>(), {"forward"}, injector);
+  const auto ms_of_act = [&] {
+    const auto begin = clock.now_ns();
+    REQUIRE(body->run({}, stream).ok());
+    return static_cast<double>(clock.now_ns() - begin) * 1e-6;
+  };
+  ms_of_act();
+  CHECK_FALSE(injector.slows());
+  CHECK(ms_of_act() >= 60);
+  CHECK(injector.slows());
+  CHECK(ms_of_act() >= 60);
+  stream.stops = true;
+  double least = 1e9;  // of some: this process may get no time for a while
+  for (int i = 0; i < 5; ++i) least = std::min(least, ms_of_act());
+  CHECK(least < 60);
+}
+
+TEST_CASE("a drill CUT cuts the transport of the generation, and none once that is gone") {
+  Injector injector({{Injection::Action::cut, "forward", Injection::Phase::mid, 2, 0, 3},
+                     {Injection::Action::cut, "enter", Injection::Phase::mid, 1, 0, 1}});
+  CHECK(injector.cuts());
+  CHECK_FALSE(Injector({{Injection::Action::kill, "forward", Injection::Phase::mid, 2, 0}}).cuts());
+  std::vector<Rank> cut;
+  injector.on_cut([&](Rank peer) { cut.push_back(peer); });
+  injector.pass("forward");
+  CHECK(cut.empty());
+  injector.pass("forward");
+  CHECK(cut == std::vector<Rank>{3});
+  injector.on_cut({});
+  injector.pass("enter");
+  CHECK(cut == std::vector<Rank>{3});
+}
+
 TEST_CASE("an act is stuck that runs without progress for eight beats, and eight times as long as any before") {
   constexpr std::int64_t ms = 1'000'000, beat = 10 * ms;
   ActWatch watch;

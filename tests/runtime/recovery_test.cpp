@@ -173,6 +173,27 @@ TEST_CASE(
   CHECK(again > test::of_drawn(16));
 }
 
+TEST_CASE("of two places either both exchange messages, or neither does") {
+  for (const KeptCase& c : kept_cases()) {
+    const Plan p = kept_plan(c);
+    std::vector<std::vector<Rank>> peers;
+    for (Rank r = 0; r < p.workers(); ++r) {
+      const auto local = local_plan(p, r);
+      REQUIRE(local.ok());
+      peers.push_back(peers_of(*local));
+      CHECK(std::is_sorted(peers.back().begin(), peers.back().end()));
+      CHECK(std::count(peers.back().begin(), peers.back().end(), r) == 0);
+    }
+    for (Rank a = 0; a < p.workers(); ++a)
+      for (const Rank b : peers[static_cast<std::size_t>(a)]) {
+        const auto& back = peers[static_cast<std::size_t>(b)];
+        CHECK(std::count(back.begin(), back.end(), a) == 1);
+      }
+    if (c.dp == StageWidths{1, 1, 1} && c.tp == 1) CHECK(peers == std::vector<std::vector<Rank>>{{1}, {0, 2}, {1}});
+    if (c.dp == StageWidths{2} && c.tp == 1) CHECK(peers == std::vector<std::vector<Rank>>{{1}, {0}});
+  }
+}
+
 TEST_CASE(
     "a link that is cut between two places at any event: one of them is killed, and the job ends as if nothing had "
     "happened (CR-7 cut links)") {
@@ -191,12 +212,17 @@ TEST_CASE(
       const std::int64_t events = recovered(p, next, {}).out.run.events;
       auto faults = draw_faults(next, p, events, {Kind::cut});
       faults.resize(1);
-      const Heard one = recovered(p, next, faults_between(next, p, faults[0]));
+      faults = faults_between(next, p, faults[0]);
+      const Heard one = recovered(p, next, faults);
       check_same(one, whole);
+      CHECK(one.out.job.incidents.size() <= 1);
+      CHECK(one.out.run.restarts <= 1);
       for (const Incident& i : one.out.job.incidents) {
         CAPTURE(i.cause);
         CHECK(i.from == "memory");
         CHECK(i.cause.find("do not reach each other") != std::string::npos);
+        REQUIRE(i.lost.size() == 1);
+        CHECK((i.lost[0] == faults[0].place || i.lost[0] == faults[0].peer));
         ++cut_off;
       }
     }

@@ -13,8 +13,7 @@ constexpr std::int64_t ms = 1'000'000;
 
 /// A job whose places say how long they computed.
 struct Steps {
-  explicit Steps(const StageWidths& dp, std::set<Rank> slow = {})
-      : plan(plan_of(dp)), stragglers(plan, std::move(slow)) {}
+  explicit Steps(const StageWidths& dp) : plan(plan_of(dp)), stragglers(plan) {}
   static Plan plan_of(const StageWidths& dp) {
     CompileOptions o;
     o.stages = stage_meshes(dp);
@@ -52,7 +51,7 @@ TEST_CASE(
   CHECK(job.changes[0].rank == 2);
   CHECK(job.changes[0].times == doctest::Approx(3));
   CHECK_FALSE(job.changes[0].over);
-  CHECK(job.stragglers.slow() == std::set<Rank>{2});
+  for (Rank r = 0; r < 4; ++r) CHECK(job.stragglers.is_slow(r) == (r == 2));
   CHECK(job.stragglers.times(2) == doctest::Approx(3));
   CHECK(job.stragglers.times(0) == doctest::Approx(1));
 }
@@ -109,7 +108,7 @@ TEST_CASE("a few slow steps name none, and a place that is slow no more is told 
   CHECK(job.changes[1].rank == 1);
   CHECK(job.changes[1].over);
   CHECK(job.changes[1].times == doctest::Approx(1.25));
-  CHECK(job.stragglers.slow().empty());
+  CHECK_FALSE(job.stragglers.is_slow(1));
 }
 
 TEST_CASE("a place that has little to do may take long over it: no step is longer for it") {
@@ -133,11 +132,41 @@ TEST_CASE("places with more microbatches of a step are measured by the microbatc
   CHECK(job.stragglers.times(0) == doctest::Approx(1));
 }
 
-TEST_CASE("one that was named in a generation before is not named again, and is told of once it is slow no more") {
-  Steps job({2}, {1});
-  job.steps(15, {3, 9});
-  CHECK(job.changes.empty());
-  job.steps(15, {3, 3});
+TEST_CASE(
+    "one that was named in a generation before is not named again in the next one, and is told of once it is slow no "
+    "more, also where it is alone in its stage") {
+  for (const StageWidths& dp : {StageWidths{2}, StageWidths{1, 1}}) {
+    Steps job(dp);
+    job.steps(12, {3, 3});
+    job.steps(12, {3, 9});
+    CHECK(job.changes.size() == 1);
+    job.stragglers.begin_generation();
+    CHECK(job.stragglers.is_slow(1));
+    job.steps(20, {3, 9});
+    CHECK(job.changes.size() == 1);
+    job.steps(15, {3, 3});
+    REQUIRE(job.changes.size() == 2);
+    CHECK(job.changes[1].rank == 1);
+    CHECK(job.changes[1].over);
+  }
+}
+
+TEST_CASE("a new process in a place begins without a name, and with a history of its own") {
+  Steps job({1, 1});
+  job.steps(12, {3, 3});
+  job.steps(12, {3, 9});
+  CHECK(job.stragglers.is_slow(1));
+  job.stragglers.begin_generation();
+  job.stragglers.forget(1);
+  CHECK_FALSE(job.stragglers.is_slow(1));
+  job.steps(30, {3, 9});
+  CHECK(job.changes.size() == 1);
+  CHECK(job.stragglers.times(1) == doctest::Approx(1));
+}
+
+TEST_CASE("what a place loses counts for all its microbatches of a step") {
+  Steps job({2});  // four each
+  job.steps(30, {1, 3});
   REQUIRE(job.changes.size() == 1);
-  CHECK(job.changes[0].over);
+  CHECK(job.changes[0].rank == 1);
 }
