@@ -24,8 +24,8 @@ class LinkWatch {
   LinkWatch(const LinkWatch&) = delete;
   LinkWatch& operator=(const LinkWatch&) = delete;
 
-  /// Pings each peer to which the last ping has come through. Called every `beat_ns`, by one thread. Where the last call
-  /// was more than two beats ago, this process was stopped, and no peer counts as unheard for that time.
+  /// Pings each peer to which the last ping has come through. Called every `beat_ns`, by one thread. Where the last
+  /// call was more than two beats ago, this process was stopped, and no peer counts as unheard for that time.
   void beat(std::int64_t beat_ns);
   /// Peers of which no ping has come for `limit_ns` or longer, or which have not received one for as long, in ascending
   /// order: so both ends of a way that is cut in one direction say so.
