@@ -38,7 +38,8 @@ void recovery_options(CLI::App& command, lm::JobArguments& arguments) {
       .add_option(
           "--inject", arguments.inject,
           "a drill: ACTION@ACT[:before|:mid|:after][#N]/workerR does ACTION (SIGKILL, SIGSTOP, SIGSEGV, EXIT, HANG, "
-          "DROP) at the N-th ACT (forward, backward, weights, exchange, norm, commit, update, gather, snapshot, "
+          "DROP, SLOW, or CUT, whose /workerR-workerP names two) at the N-th ACT (forward, backward, weights, "
+          "exchange, norm, commit, update, gather, snapshot, "
           "write, digest, actor, enter, or an actor's name) of worker R (repeatable; default: none)")
       ->allow_extra_args(false);
 }

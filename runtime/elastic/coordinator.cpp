@@ -100,7 +100,9 @@ void Coordinator::down(PlaceId place, const Status& how, ProcessEnd how_ended, s
   const bool worn = how_ended == ProcessEnd::worn;
   Status told = how;
   if (const auto why = blamed_.find(rank); why != blamed_.end()) {
-    if (why->second.killed) told = Status(how.code(), why->second.why + ", and was killed for it" + why->second.report);
+    if (why->second.killed)
+      told = Status(how.code(),
+                    fmt::format("{}; {} was killed for it{}", why->second.why, worker(rank), why->second.report));
     if (why->second.fault == Fault::slow && how_ended == ProcessEnd::ordinary) how_ended = ProcessEnd::worn;
     blamed_.erase(why);
   } else if (suspicion_ && suspicion_->place == place && suspicion_->of_itself) {
@@ -229,7 +231,9 @@ JobState Coordinator::state() const {
     p.gone = gone_.count(place) > 0;
     if (rank >= 0) p.stage = plan_->stage_of(rank);
     if (rank >= 0) p.heard_ns = pulses_[static_cast<std::size_t>(rank)].heard_ns;
-    if (rank >= 0 && watched_plan_ == plan_ && stragglers_->is_slow(rank)) p.slow_times = stragglers_->times(rank);
+    if (rank >= 0 && watched_plan_ == plan_ && stragglers_->is_slow(rank) &&
+        stragglers_->times(rank) >= Stragglers::over_at)  // below, it is about to be told of
+      p.slow_times = stragglers_->times(rank);
     s.places.push_back(p);
   }
   return s;
@@ -315,6 +319,7 @@ void Coordinator::decide(PlaceId from, const FromWorker& message, std::int64_t n
 }
 
 void Coordinator::take_busy(Rank from, std::int64_t busy_ns, std::int64_t now_ns) {
+  if (plan_->workers() > options_.places_at_once) return;
   for (const Stragglers::Change& c : stragglers_->voted(from, busy_ns, now_ns)) {
     const std::string how = fmt::format("{} takes {:.1f} times as long to compute as its peers, or as it did at first",
                                         worker(c.rank), c.times);

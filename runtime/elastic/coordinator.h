@@ -113,6 +113,8 @@ struct CoordinatorOptions {
   std::function<Expected<ChosenPlan>(const Plan& before, std::int64_t places)> replan;
   /// The job goes on after an incident, or has ended in it.
   std::function<void(const Incident&)> on_incident;
+  /// Places that have processors of their own: where a plan has more, they wait for each other, and none is named slow.
+  std::int64_t places_at_once = std::numeric_limits<std::int64_t>::max();
   /// A place has become slow, or is slow no more (Stragglers). It goes on all the same.
   std::function<void(const Straggler&)> on_straggler;
 };

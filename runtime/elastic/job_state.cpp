@@ -9,10 +9,10 @@ std::string to_text(const JobState& s, std::int64_t now_ns) {
                                  s.shape.empty() ? "" : ", as " + s.shape);
   text += fmt::format("{:<8}{:<6}{:<7}{:<9}{:<9}{}\n", "worker", "rank", "stage", "pid", "", "heard");
   const auto number = [](std::int64_t n) { return n < 0 ? std::string("-") : fmt::to_string(n); };
-  int gone = 0;
+  std::string gone;
   for (const JobState::Place& p : s.places) {
     if (p.gone) {
-      ++gone;
+      gone += fmt::format("{}worker {}", gone.empty() ? "" : ", ", p.place);
       continue;
     }
     text += fmt::format("{:<8}{:<6}{:<7}{:<9}{:<9}{}{}\n", p.place, number(p.rank), number(p.stage), number(p.pid),
@@ -22,9 +22,9 @@ std::string to_text(const JobState& s, std::int64_t now_ns) {
                             : fmt::format("{:.1f} s ago", static_cast<double>(now_ns - p.heard_ns) * 1e-9),
                         p.slow_times > 0 ? fmt::format(", {:.1f} times as slow as it should be", p.slow_times) : "");
   }
-  if (gone > 0) text += fmt::format("gone: {}\n", gone);
-  text += fmt::format("incidents {}{}\n", s.incidents,
-                      s.last_incident.empty() ? "" : ", the last one: " + s.last_incident);
+  if (!gone.empty()) text += "gone: " + gone + "\n";
+  const char* const last = s.incidents > 0 ? ", the last of them, or change: " : ", the last change: ";
+  text += fmt::format("incidents {}{}\n", s.incidents, s.last_incident.empty() ? "" : last + s.last_incident);
   return text + s.waits_for;
 }
 

@@ -98,6 +98,7 @@ class Job final : private CoordinatorSink {
     c.restore = o.checkpoint.restore;
     c.on_incident = o.on_incident;
     c.on_straggler = o.on_straggler;
+    if (o.paced == 0) c.places_at_once = std::ssize(usable_cores()) / std::max(1, o.threads);
     if (shapes_ && !o.replaces)
       c.replan = [this](const Plan& before, std::int64_t places) { return shapes_->choose(before, places); };
     return c;

@@ -26,10 +26,11 @@ struct Job {
 // Only dp, pp and zero differ: all of them give the same bits.
 constexpr Job jobs[] = {{"dp=1", "0"}, {"dp=2", "0"}, {"pp=2", "0"}, {"dp=2,pp=2", "0"}, {"dp=3", "1"}, {"dp=2", "3"}};
 
-std::vector<std::string> saving(const std::string& out, const Job& job, bool resume) {
+std::vector<std::string> saving(const std::string& out, const Job& job, bool resume, bool recovers) {
   std::vector<std::string> arguments{
       "--mesh", job.mesh, "--zero", job.zero, "--steps", std::to_string(steps), "--checkpoint-every", "1", "--quiet"};
   if (resume) arguments.push_back("--resume");
+  if (recovers) arguments.insert(arguments.end(), {"--recovery", "slots"});
   return train(out, arguments);
 }
 
@@ -107,7 +108,9 @@ TEST_CASE(
       CAPTURE(job.mesh);
       CAPTURE(job.zero);
       CAPTURE(kills);
-      Run command(saving(out, job, resume));
+      const bool recovers = random() % 2 == 0;  // each start may have it or not
+      CAPTURE(recovers);
+      Run command(saving(out, job, resume, recovers));
       resumed += resume;
       if (own < 3 && kills < kills_wanted) {
         // The first kill of every other run waits for a checkpoint, so that on a machine that is slow, too, runs go on.

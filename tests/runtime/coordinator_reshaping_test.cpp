@@ -57,7 +57,7 @@ TEST_CASE(
   CHECK(state.shape == "fewer");
   CHECK(state.places[1].gone);
   CHECK_FALSE(state.places[2].gone);
-  CHECK(to_text(state, 50 * ms).find("gone: 1\n") != std::string::npos);
+  CHECK(to_text(state, 50 * ms).find("gone: worker 1\n") != std::string::npos);
   CHECK(state.places[1].rank == -1);
   CHECK(state.places[2].rank == 1);
   CHECK(to_text(state, 50 * ms).find("step 2 of 20, generation 3, runs, as fewer\n") == 0);

@@ -42,8 +42,9 @@ struct ThreePlaces final : CoordinatorSink {
   Coordinator coordinator;
 
   /// `zero` 1: each place alone has a third of the moments.
-  explicit ThreePlaces(JobCheckpoints* checkpoints = nullptr, std::int32_t zero = 0, bool replans = false)
-      : p(make_plan(3, checkpoints != nullptr, zero)), coordinator(p, options(replans), checkpoints, *this) {
+  explicit ThreePlaces(JobCheckpoints* checkpoints = nullptr, std::int32_t zero = 0, bool replans = false,
+                       std::int64_t at_once = 3)
+      : p(make_plan(3, checkpoints != nullptr, zero)), coordinator(p, options(replans, at_once), checkpoints, *this) {
     coordinator.enter({7, 2});
     coordinator.started(0);
   }
@@ -57,8 +58,9 @@ struct ThreePlaces final : CoordinatorSink {
     REQUIRE_MESSAGE(plan.ok(), plan.status().message());
     return *std::move(plan);
   }
-  CoordinatorOptions options(bool replans) {
+  CoordinatorOptions options(bool replans, std::int64_t at_once) {
     CoordinatorOptions o;
+    o.places_at_once = at_once;
     o.session.steps = 20;
     o.session.on_step = [this](const StepResult& r) { told.push_back(r.step); };
     o.recovers = true;
