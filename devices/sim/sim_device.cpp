@@ -1,5 +1,6 @@
 #include "devices/sim/sim_device.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -15,7 +16,7 @@ class SimStream final : public Stream {
  public:
   struct State {
     SimLoop& loop;
-    std::shared_ptr<bool> stuck;
+    std::shared_ptr<SimDevice::Halt> halt;
     ReadyQueue queue;
     std::optional<Task> running;
     std::int64_t begin_ns = 0;
@@ -24,8 +25,8 @@ class SimStream final : public Stream {
     bool in_callback = false;
   };
 
-  SimStream(SimLoop& loop, std::string name, std::shared_ptr<bool> stuck)
-      : name_(std::move(name)), state_(new State{loop, std::move(stuck), {}, {}}) {}
+  SimStream(SimLoop& loop, std::string name, std::shared_ptr<SimDevice::Halt> halt)
+      : name_(std::move(name)), state_(new State{loop, std::move(halt), {}, {}}) {}
   ~SimStream() override { quiesce(); }
 
   const std::string& name() const override { return name_; }
@@ -38,34 +39,45 @@ class SimStream final : public Stream {
   void quiesce() override {
     REQUIRE(!state_->in_callback, name_);
     const auto dropped = state_->queue.drop();  // destroyed last: closures may own anything
-    if (state_->running && !*state_->stuck) finish(state_);
+    if (state_->running && !state_->halt->stuck) finish(state_);
     const auto submitted = state_->queue.drop();  // by callbacks of the running task
   }
 
  private:
+  /// When a task that is due now may start or complete.
+  static std::int64_t due_ns(const State& s) { return std::max(s.loop.now_ns(), s.halt->until_ns); }
+
   static void choose_later(const std::shared_ptr<State>& s) {
-    if (s->running || s->choosing || *s->stuck || s->queue.empty()) return;
+    if (s->running || s->choosing || s->halt->stuck || s->queue.empty()) return;
     s->choosing = true;
-    s->loop.at_end_of(s->loop.now_ns(), [weak = std::weak_ptr(s)] {
+    s->loop.at_end_of(due_ns(*s), [weak = std::weak_ptr(s)] {
       if (auto alive = weak.lock()) choose(alive);
     });
   }
 
   static void choose(const std::shared_ptr<State>& s) {
     s->choosing = false;
-    if (*s->stuck) return;
+    if (s->halt->stuck) return;
+    if (s->loop.now_ns() < s->halt->until_ns) return choose_later(s);
     s->running = s->queue.pop();
     if (!s->running) return;  // quiesced meanwhile, or all wait for their turn
     s->begin_ns = s->loop.now_ns();
     const std::uint64_t number = ++s->started;
     const std::int64_t end_ns = s->begin_ns + std::llround(s->running->cost_s * 1e9);
-    s->loop.at(end_ns, [weak = std::weak_ptr(s), number] {
-      auto alive = weak.lock();
-      if (alive && alive->running && alive->started == number && !*alive->stuck) finish(alive);
-    });
+    finish_at(end_ns, s, number);
     s->in_callback = true;
     if (s->running->on_start) s->running->on_start();
     s->in_callback = false;
+  }
+
+  /// The running task of this number ends then, or with the pause that is on then.
+  static void finish_at(std::int64_t ns, const std::shared_ptr<State>& s, std::uint64_t number) {
+    s->loop.at(ns, [weak = std::weak_ptr(s), number] {
+      const auto alive = weak.lock();
+      if (!alive || !alive->running || alive->started != number || alive->halt->stuck) return;
+      if (alive->loop.now_ns() < alive->halt->until_ns) return finish_at(alive->halt->until_ns, alive, number);
+      finish(alive);
+    });
   }
 
   static void finish(const std::shared_ptr<State>& s) {
@@ -103,7 +115,7 @@ class SimBuffer final : public Buffer {
 }  // namespace
 
 SimDevice::SimDevice(SimLoop& loop, std::size_t memory_bytes)
-    : loop_(loop), free_bytes_(std::make_shared<std::size_t>(memory_bytes)), stuck_(std::make_shared<bool>(false)) {}
+    : loop_(loop), free_bytes_(std::make_shared<std::size_t>(memory_bytes)), halt_(std::make_shared<Halt>()) {}
 
 SimDevice::~SimDevice() = default;
 
@@ -117,15 +129,17 @@ Expected<std::unique_ptr<Buffer>> SimDevice::allocate(std::size_t bytes) {
 }
 
 std::unique_ptr<Stream> SimDevice::create_stream(const std::string& name, int) {
-  return std::make_unique<SimStream>(loop_, name, stuck_);
+  return std::make_unique<SimStream>(loop_, name, halt_);
 }
 
-void SimDevice::hang() { *stuck_ = true; }
+void SimDevice::hang() { halt_->stuck = true; }
+
+void SimDevice::pause_until(std::int64_t ns) { halt_->until_ns = std::max(halt_->until_ns, ns); }
 
 void SimDevice::die(Status cause) {
   REQUIRE(!cause.ok());
   if (!cause_.ok()) return;  // once dead is dead
-  *stuck_ = true;
+  halt_->stuck = true;
   cause_ = std::move(cause);
   if (on_dead_) on_dead_(cause_);
 }

@@ -4,7 +4,8 @@
 //   SD-2  (end of instant) a stream chooses at the end of an instant: tasks submitted at one time compete by the rule
 //         of ReadyQueue, whatever the order of the calls; submit() itself never starts anything;
 //   SD-3  (work last) work runs at the task's end, right before on_done, on one thread: no task can see a result early;
-//   SD-4  (dead device) a hung or dead device starts nothing, completes nothing, calls nothing back.
+//   SD-4  (dead device) a hung or dead device starts nothing, completes nothing, calls nothing back;
+//   SD-5  (paused device) what a paused device would start or complete, it does at the end of the pause, in its order.
 #pragma once
 
 #include <limits>
@@ -34,13 +35,20 @@ class SimDevice final : public Device {
   void set_on_dead(std::function<void(const Status&)> on_dead) { on_dead_ = std::move(on_dead); }
   /// No task starts or completes any more; nothing reports it (SD-4).
   void hang();
+  /// No task starts or completes before this time (SD-5). Of two pauses the longer one counts.
+  void pause_until(std::int64_t ns);
   /// As hang(), but on_dead is called and allocate fails with `cause`. REQUIRES an error. A second call does nothing.
   void die(Status cause);
 
  private:
+  friend class SimStream;
   SimLoop& loop_;
   std::shared_ptr<std::size_t> free_bytes_;  ///< shared with buffers: they may outlive the device
-  std::shared_ptr<bool> stuck_;              ///< shared with streams, for the same reason
+  struct Halt {
+    bool stuck = false;
+    std::int64_t until_ns = 0;
+  };
+  std::shared_ptr<Halt> halt_;  ///< shared with streams, for the same reason
   Status cause_;
   std::function<void(const Status&)> on_dead_;
 };

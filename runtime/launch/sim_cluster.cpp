@@ -18,7 +18,7 @@ SimJob::SimJob(const Plan& plan, const kernels::OpSet& ops, const actors::UserAc
   for (const SimFault& f : options_.faults) {
     const Rank end = f.kind == SimFault::Kind::change ? static_cast<Rank>(options_.changes.size()) : places;
     REQUIRE(f.place >= 0 && f.place < end, f.place);
-    REQUIRE(f.kind != SimFault::Kind::cut || (f.peer >= 0 && f.peer < places && f.peer != f.place), f.peer);
+    REQUIRE(!SimFault::is_of_two(f.kind) || (f.peer >= 0 && f.peer < places && f.peer != f.place), f.peer);
   }
   std::stable_sort(options_.faults.begin(), options_.faults.end(),
                    [](const SimFault& a, const SimFault& b) { return a.at_event < b.at_event; });
@@ -61,9 +61,11 @@ CoordinatorOptions SimJob::coordinator_options(SessionOptions session) {
   CoordinatorOptions o;
   session.on_step = [this, told = std::move(session.on_step)](const StepResult& r) {
     run_.steps.push_back(r);
+    run_.told_ns.push_back(loop_.now_ns());
     if (told) told(r);
   };
   o.session = std::move(session);
+  o.on_ready = [this] { run_.begun_ns = loop_.now_ns(); };
   o.stall_s = options_.stall_s;
   o.recovers = options_.recovers;
   o.restore = options_.restore;
@@ -72,8 +74,17 @@ CoordinatorOptions SimJob::coordinator_options(SessionOptions session) {
 }
 
 void SimJob::after(std::int64_t ns, Rank place, std::function<void()> f) {
-  loop_.at(loop_.now_ns() + ns + random_ns(jitter_ns), [this, place, of = places_[place].process, f = std::move(f)] {
-    if (places_[place].state == SimPlace::State::runs && places_[place].process == of) f();
+  at_place(loop_.now_ns() + ns + random_ns(jitter_ns), place, [this, place, f = std::move(f)] {
+    if (places_[place].state == SimPlace::State::runs) f();
+  });
+}
+
+void SimJob::at_place(std::int64_t ns, Rank place, std::function<void()> f) {
+  loop_.at(ns, [this, place, of = places_[place].process, f = std::move(f)]() mutable {
+    if (places_[place].process != of) return;
+    if (loop_.now_ns() < places_[place].paused_until_ns)
+      return at_place(places_[place].paused_until_ns, place, std::move(f));
+    f();
   });
 }
 
@@ -85,9 +96,7 @@ void SimJob::send(std::span<const PlaceId> to, JobGeneration of, const ToWorker&
     if (order) places_[r].order = message;
     digest_.add_all(loop_.now_ns(), r, of.number);
     digest_.add(frame.message);
-    loop_.at(arrival_ns(places_[r].to_ns), [this, r, of = places_[r].process, frame] {
-      if (places_[r].process == of) arrive(r, frame);
-    });
+    at_place(arrival_ns(places_[r].to_ns), r, [this, r, frame] { arrive(r, frame); });
   }
 }
 
@@ -153,6 +162,7 @@ void SimJob::tell_coordinator(Rank from, JobGeneration of, FromWorker message) {
 void SimJob::carry(Rank from, ControlFrame frame, bool suspicion) {
   digest_.add_all(loop_.now_ns(), from, frame.of.number);
   digest_.add(frame.message);
+  places_[from].from_ns = std::max(places_[from].from_ns, places_[from].paused_until_ns);
   loop_.at(arrival_ns(places_[from].from_ns),
            [this, from, of = places_[from].process, suspicion, frame = std::move(frame)]() mutable {
              ASSERT(places_[from].process == of, from);  // the end of a process is told after all that it has said
@@ -188,8 +198,7 @@ void SimJob::drain() {
 
 void SimJob::turn() {
   drain();
-  while (fault_ < options_.faults.size() && options_.faults[fault_].at_event <= run_.events)
-    inject(options_.faults[fault_++]);
+  while (fault_ < options_.faults.size() && options_.faults[fault_].at_event <= run_.events) inject(fault_++);
   drain();
   const auto local = loop_.next_due_ns(), net = network_.next_due_ns();
   const std::int64_t wakes = coordinator_.wakes_ns();

@@ -4,6 +4,10 @@
 // of a run, not at a time, so that short phases are met as often as long ones.
 #pragma once
 
+#include <set>
+#include <utility>
+#include <vector>
+
 #include "comm/sim/sim_network.h"
 #include "runtime/elastic/coordinator.h"
 #include "runtime/worker/worker.h"
@@ -21,8 +25,18 @@ struct SimFault {
     stale_order,  ///< the last order to begin a step or to commit one reaches it again, of the generation before
     interrupt,    ///< the job is asked to end (Coordinator::interrupt); of no place
     change,       ///< the job is asked to go on with SimClusterOptions::changes[place] (Coordinator::change)
-    crash         ///< as kill, by SIGSEGV: its memory is suspect
+    crash,        ///< as kill, by SIGSEGV: its memory is suspect
+    fails,        ///< it says that its process has failed (WorkerFailed without an actor), which ends a moment later
+    cut_one_way,  ///< no message passes from it to `peer` any more; those of `peer` still reach it
+    blip,         ///< as cut, for blip_least_ns to blip_most_ns
+    pause         ///< as hang, for pause_least_ns to pause_most_ns, as by SIGSTOP and SIGCONT
   };
+  static constexpr std::int64_t blip_least_ns = 300'000'000, blip_most_ns = 900'000'000;
+  static constexpr std::int64_t pause_least_ns = 300'000'000, pause_most_ns = 1'500'000'000;
+  /// Whether it has a `peer`.
+  static constexpr bool is_of_two(Kind kind) {
+    return kind == Kind::cut || kind == Kind::cut_one_way || kind == Kind::blip;
+  }
   std::int64_t at_event = 0;
   Kind kind = Kind::kill;
   Rank place = 0, peer = 0;
@@ -40,7 +54,7 @@ struct SimClusterOptions {
   std::string restore;
   /// the run fails (`unavailable`) at the coordinator's n-th message; -1: never
   std::int64_t stop_after = -1;
-  std::vector<SimFault> faults;  ///< REQUIRES: of places of the plan, two for a cut
+  std::vector<SimFault> faults;  ///< REQUIRES: of places of the plan, two where it has a peer
   /// Sees each place that has a worker when the job is over, whatever has happened to it. May be empty.
   std::function<void(Rank, const Worker&)> at_end;
   /// The job goes on when a place is lost. REQUIRES of the plan that it keeps versions.
@@ -57,14 +71,25 @@ struct SimClusterOptions {
   int stall_s = 1'000'000'000;
 };
 
+/// A fault that has found something to disturb.
+struct SimHit {
+  std::size_t fault = 0;  ///< which of SimClusterOptions::faults, in the order of their events
+  std::int64_t at_ns = 0;
+};
+
 struct SimRun {
   std::string params_hash;
   std::vector<StepResult> steps;
-  SumState sums;  ///< of the last version
+  std::vector<std::int64_t> told_ns;  ///< when the application was told of each
+  SumState sums;                      ///< of the last version
   std::int64_t virtual_ns = 0;
-  std::int64_t messages = 0;     ///< that reached the coordinator
-  std::int64_t events = 0;       ///< of clock and network, and calls for the coordinator's time
-  std::int64_t fault_ns = -1;    ///< when the first fault hit; -1: none did
+  std::int64_t messages = 0;   ///< that reached the coordinator
+  std::int64_t events = 0;     ///< of clock and network, and calls for the coordinator's time
+  std::int64_t fault_ns = -1;  ///< when the first fault was due; -1: none was
+  std::vector<SimHit> hits;
+  std::int64_t begun_ns = -1;  ///< when all places were ready for the first time; -1: never
+  /// Pairs of places, the lower first, that have exchanged messages in any generation. Of a job that recovers.
+  std::set<std::pair<Rank, Rank>> linked;
   std::int64_t late_orders = 0;  ///< messages of other generations that places have dropped
   int restarts = 0;              ///< processes that were started anew
   int changes = 0;               ///< requests to change that the coordinator has taken

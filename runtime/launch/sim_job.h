@@ -40,6 +40,7 @@ class SimJob final : private CoordinatorSink {
   static constexpr std::int64_t slow_ns = 900'000'000;
   std::int64_t slow_random_ns() { return options_.seed % 3 == 0 ? random_ns(slow_ns) : 0; }
   static constexpr std::int64_t reaped_ns = 100'000;
+  static constexpr std::int64_t failing_ns = 1'000'000;  // from its last words to the end of a process
   /// Each of these is longer by a random time, where the run has a seed; the last one in every fourth run for long.
   static constexpr std::int64_t jitter_ns = 200'000, reaped_jitter_ns = 3'000'000, long_reaped_jitter_ns = 600'000'000;
 
@@ -52,6 +53,8 @@ class SimJob final : private CoordinatorSink {
   }
   /// Runs `f` after about `ns`, if the place's process still runs then.
   void after(std::int64_t ns, Rank place, std::function<void()> f);
+  /// Runs `f` at this time, or at the end of the pause that is on then, if the place has the same process.
+  void at_place(std::int64_t ns, Rank place, std::function<void()> f);
 
   // ---- control messages -----------------------------------------------------------------------------
 
@@ -92,7 +95,12 @@ class SimJob final : private CoordinatorSink {
   /// Where the place finds what it lacks.
   void take_home(const SimPlace& place, const StateHome& home, WorkerEnv& env);
 
-  void inject(const SimFault& fault);
+  void inject(std::size_t fault);
+  /// Whether the fault has found something to disturb.
+  bool hits(const SimFault& fault);
+  bool fail(Rank r);
+  bool blip(Rank a, Rank b);
+  bool pause(Rank r);
   JobGeneration before() const { return {options_.generation.job, options_.generation.number - 1}; }
 
   void kill(Rank r, bool suspect);

@@ -74,6 +74,7 @@ struct SimProcess {
   Rank rank = -1;          // once it knows
   const SimShape* shape = nullptr;
   GenerationFence fence;
+  std::int64_t paused_until_ns = 0;
   std::int64_t to_ns = 0, from_ns = 0;  // when the last control message arrives, each way: none overtakes another
   std::vector<ToWorker> early;          // what has come while its worker is made
   std::shared_ptr<std::atomic<std::int64_t>> progress;  // of its worker

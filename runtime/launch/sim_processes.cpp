@@ -153,6 +153,10 @@ void SimJob::make_worker(Rank r, const Connect& connect) {
   };
   if (options_.recovers) {
     const auto local = local_plan(*place.shape->plan, place.rank);
+    for (const Rank rank : peers_of(*local)) {
+      const Rank peer = static_cast<Rank>(place.shape->places[static_cast<std::size_t>(rank)]);
+      run_.linked.insert(std::minmax(r, peer));
+    }
     place.links = std::make_unique<comm::LinkWatch>(*place.transport, loop_.clock(), peers_of(*local), of.job,
                                                     of.number);
   }
@@ -164,41 +168,91 @@ void SimJob::make_worker(Rank r, const Connect& connect) {
   place.early.clear();
 }
 
-void SimJob::inject(const SimFault& fault) {
-  SimPlace& place = places_[fault.kind == SimFault::Kind::change ? 0 : fault.place];
+void SimJob::inject(std::size_t number) {
+  const SimFault& fault = options_.faults[number];
   if (run_.fault_ns < 0) run_.fault_ns = loop_.now_ns();
   digest_.add_all(loop_.now_ns(), fault.place, static_cast<int>(fault.kind), fault.peer);
+  if (hits(fault)) run_.hits.push_back({number, loop_.now_ns()});
+}
+
+bool SimJob::hits(const SimFault& fault) {
+  SimPlace& place = places_[fault.kind == SimFault::Kind::change ? 0 : fault.place];
+  const bool lives = place.state != SimPlace::State::gone;
+  const bool both_live = lives && places_[fault.peer].state != SimPlace::State::gone;
   switch (fault.kind) {
-    case SimFault::Kind::kill: return kill(fault.place, false);
-    case SimFault::Kind::crash: return kill(fault.place, true);
+    case SimFault::Kind::kill: return kill(fault.place, false), lives;
+    case SimFault::Kind::crash: return kill(fault.place, true), lives;
     case SimFault::Kind::hang:
-      if (place.state == SimPlace::State::gone) return;
+      if (place.state != SimPlace::State::runs) return false;
       place.state = SimPlace::State::hangs;
       if (place.device) place.device->hang();
       for (Rank peer = 0; peer < static_cast<Rank>(places_.size()); ++peer) cut(fault.place, peer);
-      return;
-    case SimFault::Kind::cut: return cut(fault.place, fault.peer);
-    case SimFault::Kind::cut_off: place.cut_off = true; return;
+      return true;
+    case SimFault::Kind::cut: return cut(fault.place, fault.peer), both_live;
+    case SimFault::Kind::cut_one_way: return network_.cut(fault.place, fault.peer), both_live;
+    case SimFault::Kind::cut_off: return !std::exchange(place.cut_off, true) && lives;
+    case SimFault::Kind::fails: return fail(fault.place);
+    case SimFault::Kind::blip: return both_live && blip(fault.place, fault.peer);
+    case SimFault::Kind::pause: return pause(fault.place);
     case SimFault::Kind::stale_vote: {
-      if (!place.vote || place.state == SimPlace::State::gone) return;  // its end is told after all that it has said
+      if (!place.vote || !lives) return false;  // its end is told after all that it has said
       Closed vote = *place.vote;
       vote.step = coordinator_.committed();
       for (Report& r : vote.reports) {
         r.step = vote.step;
         if (r.kind == Report::Kind::loss && !r.values.empty()) r.values[0] += 1;
       }
-      return carry(fault.place, {before(), encode(FromWorker(std::move(vote)))});
+      carry(fault.place, {before(), encode(FromWorker(std::move(vote)))});
+      return true;
     }
-    case SimFault::Kind::stale_order:
-      if (const PlaceId id{fault.place}; place.order) send(std::span(&id, 1), before(), *place.order);
-      return;
+    case SimFault::Kind::stale_order: {
+      if (!place.order || !lives) return false;
+      const PlaceId id{fault.place};
+      const ToWorker order = *place.order;
+      send(std::span(&id, 1), before(), order);
+      return true;
+    }
     case SimFault::Kind::change: {
-      const Status taken = coordinator_.change(options_.changes[fault.place], "asked to change", loop_.now_ns());
-      run_.changes += taken.ok() ? 1 : 0;
-      return;
+      const bool taken = coordinator_.change(options_.changes[fault.place], "asked to change", loop_.now_ns()).ok();
+      run_.changes += taken ? 1 : 0;
+      return taken;
     }
-    case SimFault::Kind::interrupt: return coordinator_.interrupt("interrupted", exit_interrupted, loop_.now_ns());
+    case SimFault::Kind::interrupt:
+      coordinator_.interrupt("interrupted", exit_interrupted, loop_.now_ns());
+      return true;
   }
+  return false;
+}
+
+bool SimJob::fail(Rank r) {
+  SimPlace& place = places_[r];
+  const JobGeneration of = place.fence.generation();
+  const bool speaks = place.state == SimPlace::State::runs && !place.cut_off && loop_.now_ns() >= place.paused_until_ns;
+  if (!speaks || of == JobGeneration{}) return false;
+  tell_coordinator(r, of, WorkerFailed{"", Status(Code::exhausted, fmt::format("worker {} has no memory left", r))});
+  after(failing_ns, r, [this, r] { kill(r, false); });
+  return true;
+}
+
+bool SimJob::blip(Rank a, Rank b) {
+  const std::int64_t for_ns = SimFault::blip_least_ns + random_ns(SimFault::blip_most_ns - SimFault::blip_least_ns);
+  network_.clog(a, b, for_ns);
+  network_.clog(b, a, for_ns);
+  return true;
+}
+
+bool SimJob::pause(Rank r) {
+  SimPlace& place = places_[r];
+  if (place.state != SimPlace::State::runs || loop_.now_ns() < place.paused_until_ns) return false;
+  const std::int64_t for_ns = SimFault::pause_least_ns + random_ns(SimFault::pause_most_ns - SimFault::pause_least_ns);
+  place.paused_until_ns = loop_.now_ns() + for_ns;
+  place.to_ns = std::max(place.to_ns, place.paused_until_ns + 1);  // after those that wait for the end of the pause
+  if (place.device) place.device->pause_until(place.paused_until_ns);
+  for (Rank peer = 0; peer < static_cast<Rank>(places_.size()); ++peer) {
+    network_.clog(r, peer, for_ns);
+    network_.clog(peer, r, for_ns);
+  }
+  return true;
 }
 
 void SimJob::kill(Rank r, bool suspect) {

@@ -146,6 +146,19 @@ TEST_CASE("SD-4: a dead device says so once, and allocates no more") {
   CHECK(bench.device.allocate(1).status().message() == "xid 79");
 }
 
+TEST_CASE("SD-5 (paused device): what is due in a pause starts and completes at its end, in its order") {
+  Bench bench;
+  bench.submit("before", 5e-9);
+  bench.submit("during", 5e-9);
+  bench.submit("after", 5e-9);
+  bench.loop.at(7, [&] { bench.device.pause_until(20); });
+  bench.loop.at(8, [&] { bench.device.pause_until(15); });
+  bench.loop.at(30, [&] { bench.device.pause_until(40); });
+  bench.loop.at(31, [&] { bench.submit("late", 1e-9); });
+  bench.run();
+  CHECK(bench.log == std::vector<std::string>{"before 0 5", "during 5 20", "after 20 25", "late 40 41"});
+}
+
 TEST_CASE("sim quiesce ends the running task at once, drops the rest, and leaves the stream usable") {
   Bench bench;
   bench.submit("a", 10e-9);
