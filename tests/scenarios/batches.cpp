@@ -199,8 +199,31 @@ class Batches {
 }  // namespace
 
 const char* name_of(Planted planted) {
-  constexpr const char* names[] = {"", "unfenced", "no_sync", "whole_early"};
-  return names[static_cast<std::size_t>(planted)];
+  switch (planted) {
+    case Planted::none: return "";
+    case Planted::unfenced: return "unfenced";
+    case Planted::no_sync: return "no_sync";
+    case Planted::whole_early: return "whole_early";
+  }
+  return "";
+}
+
+std::string shortfall_of(const Counts& n, std::int64_t seeds, const ScenarioSet& scenarios) {
+  std::string text;
+  for (std::size_t i = 0; i < fault_kinds; ++i)
+    if (n.hits[i] == 0 && scenarios.draws(static_cast<FaultKind>(i)))
+      text += fmt::format("no fault '{}' has hit\n", name_of(static_cast<FaultKind>(i)));
+  const auto least = [&](const char* what, std::int64_t count, std::int64_t one_of) {
+    if (count * one_of < seeds) text += fmt::format("{} {}, and at least 1 for {} seeds is due\n", count, what, one_of);
+  };
+  least("incidents went on from memory", n.from_memory, 2);
+  least("incidents went on from a checkpoint", n.from_checkpoint, 100);
+  least("incidents were planned", n.planned, 100);
+  least("incidents went on in another shape", n.reshaped, 6);
+  least("steps were repeated", n.repeated_steps, 20);
+  least("machines stopped", n.endings[static_cast<std::size_t>(Ending::machine_stopped)], 10);
+  least("jobs were begun once more", n.begun_again, 5);
+  return text;
 }
 
 Expected<ScenarioSet> ScenarioSet::load(const std::string& folder, const std::string& only) {
@@ -221,6 +244,10 @@ Expected<ScenarioSet> ScenarioSet::load(const std::string& folder, const std::st
 
 CompiledScenario& ScenarioSet::of(std::uint64_t seed) const {
   return *all_[static_cast<std::size_t>(draw_below(seed, 1, std::ssize(all_)))];
+}
+
+bool ScenarioSet::draws(FaultKind kind) const {
+  return std::any_of(all_.begin(), all_.end(), [kind](const auto& c) { return c->scenario().weight(kind) > 0; });
 }
 
 BatchResult run_batches(const ScenarioSet& scenarios, const BatchOptions& options) {

@@ -38,10 +38,17 @@ class ScenarioSet {
   static Expected<ScenarioSet> load(const std::string& folder, const std::string& only);
   CompiledScenario& of(std::uint64_t seed) const;
   std::size_t size() const { return all_.size(); }
+  /// Whether any of them may draw this kind.
+  bool draws(FaultKind kind) const;
 
  private:
   std::vector<std::unique_ptr<CompiledScenario>> all_;
 };
+
+/// What the seeds have met too seldom for what they are to find, a line each; empty: nothing. Of all scenarios.
+std::string shortfall_of(const Counts& counts, std::int64_t seeds, const ScenarioSet& scenarios);
+/// So many seeds meet everything.
+inline constexpr std::int64_t seeds_that_meet_all = 300;
 
 /// Runs the seeds. Prints each that fails, with the command that replays it, and progress.
 BatchResult run_batches(const ScenarioSet& scenarios, const BatchOptions& options);

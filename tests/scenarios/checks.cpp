@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <set>
 
 #include "checkpoint/catalog.h"
@@ -23,18 +24,78 @@ constexpr std::int64_t calm_ns = 20'000'000'000, fault_ns = 60'000'000'000;
 
 bool same(double a, double b) { return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b); }
 
-std::int64_t count(const Start& start, bool (*of)(FaultKind)) {
-  return std::count_if(start.faults.begin(), start.faults.end(), [of](const Fault& f) { return of(f.kind); });
+/// Two short faults within so long of each other, or one beside another fault, may hold a place up for too long.
+constexpr std::int64_t near_ns = 3'000'000'000;
+/// Virtual time that a job which is not held up takes at most: places may be slow to start.
+constexpr std::int64_t not_held_up_ns = 4'000'000'000;
+
+constexpr const char *cut_off_text = "do not reach each other", *slow_text = "has not left";
+
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+std::int64_t count(const Start& start, FaultKind kind) {
+  return std::count_if(start.hits.begin(), start.hits.end(), [kind](const Hit& h) { return h.kind == kind; });
 }
 
-bool any(const Start& start, bool (*of)(FaultKind)) { return count(start, of) > 0; }
+std::int64_t count(const Start& start, bool (*of)(FaultKind)) {
+  return std::count_if(start.hits.begin(), start.hits.end(), [of](const Hit& h) { return of(h.kind); });
+}
+
+/// Whether the places of a fault that is of two have exchanged messages.
+bool is_linked(const Start& start, const Hit& h) {
+  return start.out.run.linked.count({std::min(h.place, h.peer), std::max(h.place, h.peer)}) > 0;
+}
+
+/// Whether a place may be lost by this one: a short fault only where another one came near it.
+bool may_take(const Start& start, const Hit& h) {
+  if (is_of_two(h.kind) && !is_linked(start, h)) return false;
+  if (takes_place(h.kind)) return true;
+  return is_short(h.kind) && std::any_of(start.hits.begin(), start.hits.end(), [&h](const Hit& other) {
+           return &other != &h && (takes_place(other.kind) || is_short(other.kind)) &&
+                  std::abs(other.at_ns - h.at_ns) < near_ns;
+         });
+}
+
+/// Whether this one may have taken the place by then.
+bool takes(const Start& start, const Hit& h, Rank place, std::int64_t by_ns) {
+  return h.at_ns <= by_ns && (h.place == place || (is_of_two(h.kind) && h.peer == place)) && may_take(start, h);
+}
+
+bool is_cut(FaultKind kind) { return kind == FaultKind::cut || kind == FaultKind::cut_one_way; }
+
+/// Whether the incidents of the start are such that it had to give up (CR-4 giving up).
+bool had_to_give_up(const Start& start) {
+  const auto& job = start.out.job;
+  if (has(job.status.message(), "generations without an act"))
+    return count(start, takes_place) > runtime::incidents_in_a_row_max;
+  std::vector<const Incident*> losses;
+  for (const Incident& one : job.incidents)
+    if (!one.planned) losses.push_back(&one);
+  if (std::ssize(losses) <= runtime::incidents_in_a_row_max) return false;
+  for (auto i = losses.size() - runtime::incidents_in_a_row_max; i < losses.size(); ++i)
+    if (losses[i]->committed > losses[i - 1]->version) return false;  // a commit lies between them
+  return has(job.status.message(), "incidents without a step between them");
+}
+
+/// The prefix of what is said of an incident.
+std::string name_of(std::size_t i, const Incident& one) {
+  return fmt::format("incident {} ({}): ", i, one.cause.substr(0, one.cause.find('\n')));
+}
 
 }  // namespace
 
 const char* name_of(Ending ending) {
-  constexpr const char* names[] = {"finished", "machine stopped", "interrupted",   "gave up",
-                                   "disk",     "not begun",       "no place left", "wrong"};
-  return names[static_cast<std::size_t>(ending)];
+  switch (ending) {
+    case Ending::finished: return "finished";
+    case Ending::machine_stopped: return "machine stopped";
+    case Ending::interrupted: return "interrupted";
+    case Ending::gave_up: return "gave up";
+    case Ending::disk: return "disk";
+    case Ending::not_begun: return "not begun";
+    case Ending::no_place_left: return "no place left";
+    case Ending::wrong: return "wrong";
+  }
+  return "";
 }
 
 Ending check_ending(const CompiledScenario& c, const Start& start, Violations& violations) {
@@ -48,7 +109,7 @@ Ending check_ending(const CompiledScenario& c, const Start& start, Violations& v
                                      static_cast<double>(limit_ns) * 1e-9));
   if (start.machine_stopped) return Ending::machine_stopped;
   // Where memory was suspect, the job may go on from before a step that was told.
-  const bool repeats = any(start, [](FaultKind k) { return k == FaultKind::crash; });
+  const bool repeats = count(start, FaultKind::crash) > 0;
   if (job.committed_steps > start.first + told || (job.committed_steps < start.first + told && !repeats))
     violations.push_back(fmt::format("the job has committed {} steps, and told of those from {} to {}",
                                      job.committed_steps, start.first, start.first + told));
@@ -62,35 +123,39 @@ Ending check_ending(const CompiledScenario& c, const Start& start, Violations& v
       violations.push_back(
           fmt::format("params_hash is {}, and {} undisturbed", start.out.run.params_hash, c.undisturbed().params_hash));
     if (c.scenario().checkpoint_every > 0 && start.first < c.scenario().steps && start.saved != c.scenario().steps &&
-        !any(start, is_of_disk))
+        count(start, is_of_disk) == 0)
       violations.push_back(fmt::format("the job has ended well, and its newest checkpoint is of step {}", start.saved));
     return Ending::finished;
   }
   switch (job.exit_code) {
     case runtime::exit_interrupted:
-      if (!any(start, [](FaultKind k) { return k == FaultKind::interrupt; })) break;
-      if (job.status.message().find(" after step ") != std::string::npos) {
+      if (count(start, FaultKind::interrupt) == 0) break;
+      if (has(job.status.message(), " after step ")) {
         const auto paused = fmt::format("interrupted after step {} of {}", job.committed_steps, c.scenario().steps);
         if (job.status.message() != paused)
           violations.push_back(fmt::format("the job says '{}', and was {}", job.status.message(), paused));
         if (job.committed_steps > start.first && start.saved != job.committed_steps)
           violations.push_back(
               fmt::format("the job was {}, and its newest checkpoint is of step {}", paused, start.saved));
+      } else if (count(start, FaultKind::interrupt) < 2 &&
+                 std::none_of(start.hits.begin(), start.hits.end(), [&start](const Hit& h) {
+                   const std::int64_t begun_ns = start.out.run.begun_ns;
+                   return h.kind == FaultKind::interrupt && (begun_ns < 0 || h.at_ns <= begun_ns);
+                 })) {
+        violations.push_back("the job was asked to end once, after it had begun, and has saved nothing");
       }
       return Ending::interrupted;
     case runtime::exit_checkpoint:
-      if (any(start, [](FaultKind k) { return k == FaultKind::disk_full || k == FaultKind::disk_error; }))
-        return Ending::disk;
+      if (count(start, FaultKind::disk_full) + count(start, FaultKind::disk_error) > 0) return Ending::disk;
       break;
     case runtime::exit_do_not_requeue:
-      if (count(start, is_loss) > runtime::incidents_in_a_row_max) return Ending::gave_up;
+      if (had_to_give_up(start)) return Ending::gave_up;
       break;
     case runtime::exit_worker:
-    case runtime::exit_stalled:
-      if (!begun && any(start, [](FaultKind k) { return is_loss(k) || k == FaultKind::disk_error; }))
+      if (start.out.run.begun_ns < 0 && count(start, FaultKind::disk_error) + count(start, FaultKind::fails) > 0)
         return Ending::not_begun;
       // A planned change to fewer places dismisses the others.
-      if (!c.scenario().replace && job.status.message().find("no shape of this job runs on") != std::string::npos &&
+      if (!c.scenario().replace && has(job.status.message(), "no shape of this job runs on") &&
           std::any_of(job.incidents.begin(), job.incidents.end(), [](const Incident& i) { return i.planned; }))
         return Ending::no_place_left;
       break;
@@ -147,15 +212,35 @@ void check_told(const CompiledScenario& c, const Start& start, Ending ending, Vi
 }
 
 void check_incidents(const CompiledScenario& c, const Start& start, Ending ending, Violations& violations) {
+  const Scenario& scenario = c.scenario();
+  const auto& told_ns = start.out.run.told_ns;
+  if (told_ns.size() != start.told.steps.size()) violations.push_back("steps were told, and the simulation told none");
+  // One replica is left, with everything.
+  const bool crash_is_harmless = scenario.tp == 1 && scenario.zero == 0 && count(start, takes_place) == 1 &&
+                                 count(start, is_short) == 0 && count(start, FaultKind::change) == 0 &&
+                                 std::all_of(scenario.dp.begin(), scenario.dp.end(), [](auto dp) { return dp >= 2; });
   std::uint32_t generation = start.generation;
+  bool suspect = false;    // memory was lost, and no step was committed since
+  bool went_back = false;  // before steps that were told, which come again
+  std::int64_t from_version = start.first;
   const auto& incidents = start.out.job.incidents;
-  const bool suspect = any(start, [](FaultKind k) { return k == FaultKind::crash; });
   for (std::size_t i = 0; i < incidents.size(); ++i) {
     const Incident& one = incidents[i];
-    const auto wrong = [&](const std::string& what) {
-      violations.push_back(fmt::format("incident {} ({}): {}", i, one.cause.substr(0, one.cause.find('\n')), what));
-    };
+    const auto wrong = [&](const std::string& what) { violations.push_back(name_of(i, one) + what); };
     const bool last = i + 1 == incidents.size();
+    const auto told = [&](auto before) {
+      return start.first + std::count_if(told_ns.begin(), told_ns.end(), [&](std::int64_t ns) { return before(ns); });
+    };
+    const std::int64_t least = told([&](std::int64_t ns) { return ns < one.down_ns; });
+    const std::int64_t most = told([&](std::int64_t ns) { return ns <= one.down_ns; }) + 1;
+    if (one.committed > from_version) suspect = false;
+    if (one.committed > least) went_back = false;
+    suspect |= std::any_of(start.hits.begin(), start.hits.end(), [&](const Hit& h) {
+      return h.kind == FaultKind::crash && h.at_ns <= one.last_down_ns &&
+             std::find(one.lost.begin(), one.lost.end(), static_cast<std::int32_t>(h.place)) != one.lost.end();
+    });
+    if (!went_back && (one.committed < least || one.committed > most))
+      wrong(fmt::format("{} versions were committed, and {} told", one.committed, least));
     if (one.version < 0) {
       if (!last || ending == Ending::finished) wrong("the job has not gone on from any version");
       continue;
@@ -164,24 +249,69 @@ void check_incidents(const CompiledScenario& c, const Start& start, Ending endin
       wrong(fmt::format("generation {} follows generation {}", one.generation, generation));
     generation = one.generation;
     if (one.version > one.committed) wrong(fmt::format("version {} of {} committed ones", one.version, one.committed));
+    const bool strict = !suspect || crash_is_harmless;
     if (one.from == "memory") {
-      // Places that went on from an older version, as memory was suspect, hold that one when another place is lost.
-      const bool older = suspect && one.lost.size() > 1;
-      if (one.version < one.committed - 1 && !older)
+      if (strict && one.version < one.committed - 1)
         wrong(fmt::format("it goes on from version {} in memory, and {} were committed", one.version, one.committed));
-    } else if (!suspect && !(one.version == start.first && one.committed == start.first)) {  // no actor had written it
+    } else if (strict && !(one.version == start.first && one.committed == start.first)) {  // no actor had written it
       wrong(fmt::format("it goes on from {}, and no memory was suspect",
                         one.from.empty() ? "initial values" : "'" + one.from + "'"));
     }
+    if (strict && !went_back && one.version < least)
+      wrong(fmt::format("it goes on from version {}, and steps before {} were told (CO-3 held back)", one.version,
+                        least));
+    went_back |= one.version < least;
+    from_version = one.version;
     if (one.planned && one.lost.empty() && one.version != one.committed)
       wrong(fmt::format("a planned change goes on from version {} of {}", one.version, one.committed));
     const bool acts = one.act_ns >= 0;
-    if (!acts && (!last || (ending == Ending::finished && one.version < c.scenario().steps)))
-      wrong("it has not closed");
+    if (!acts && (!last || (ending == Ending::finished && one.version < scenario.steps))) wrong("it has not closed");
     if (acts && !(one.down_ns <= one.last_down_ns && one.last_down_ns <= one.left_ns && one.left_ns <= one.agreed_ns &&
                   one.agreed_ns <= one.ready_ns && one.ready_ns <= one.act_ns))
       wrong("its times are not in order");
   }
+}
+
+void check_losses(const Start& start, Violations& violations) {
+  const auto& incidents = start.out.job.incidents;
+  std::int64_t losses = 0, slow_losses = 0, unplanned = 0;
+  bool names_link = false;
+  for (std::size_t i = 0; i < incidents.size(); ++i) {
+    const Incident& one = incidents[i];
+    const bool slow = has(one.cause, slow_text), named = has(one.cause, cut_off_text);
+    names_link |= named;
+    unplanned += !one.planned && !slow ? 1 : 0;
+    (slow ? slow_losses : losses) += std::ssize(one.lost);
+    if (!one.planned && one.lost.empty()) violations.push_back(name_of(i, one) + "no place was lost");
+    for (const std::int32_t place : one.lost) {
+      if (slow) continue;  // a place may have much to do as it leaves
+      bool taken = false, otherwise = false;
+      for (const Hit& h : start.hits) {
+        if (!takes(start, h, place, one.last_down_ns)) continue;
+        taken = true;
+        otherwise |= !is_cut(h.kind);
+      }
+      if (!taken) violations.push_back(name_of(i, one) + fmt::format("place {} was lost, and no fault hit it", place));
+      else if (!otherwise && !named)
+        violations.push_back(name_of(i, one) +
+                             fmt::format("place {} was cut off from another, which is not named", place));
+    }
+  }
+  const auto taking = std::count_if(start.hits.begin(), start.hits.end(),
+                                    [&](const Hit& h) { return may_take(start, h); });
+  if (unplanned > taking)
+    violations.push_back(fmt::format("there were {} incidents, of {} faults that take places", unplanned, taking));
+  if (losses > taking)
+    violations.push_back(fmt::format("{} places were lost to {} faults that take places", losses, taking));
+  if (start.out.run.restarts > taking + slow_losses)
+    violations.push_back(fmt::format("{} processes were started again after {} faults that take places",
+                                     start.out.run.restarts, taking));
+  const auto cuts = std::count_if(start.hits.begin(), start.hits.end(),
+                                  [&](const Hit& h) { return is_cut(h.kind) && is_linked(start, h); });
+  if (cuts > 0 && cuts == taking && count(start, is_short) == 0 && start.out.job.status.ok() && !names_link &&
+      start.out.run.virtual_ns > not_held_up_ns)
+    violations.push_back(fmt::format("a link was cut, the job took {:.1f} s of virtual time, and names no link",
+                                     static_cast<double>(start.out.run.virtual_ns) * 1e-9));
 }
 
 std::optional<Newest> check_disk(SimStorage& disk, const std::string& folder, std::int64_t saved,

@@ -19,6 +19,7 @@ struct Start {
   std::int64_t first = 0;  ///< the version that it begins with
   std::uint32_t generation = 0;
   std::vector<Fault> faults;
+  std::vector<Hit> hits;  ///< of the faults that have found something to disturb
   Told told;
   runtime::SimOutcome out;
   bool machine_stopped = false;
@@ -30,9 +31,9 @@ enum class Ending : std::uint8_t {
   finished,
   machine_stopped,
   interrupted,    ///< it was asked to end
-  gave_up,        ///< CR-4 (giving up), after three losses or more
+  gave_up,        ///< CR-4 (giving up), after three incidents without a commit between them
   disk,           ///< of a full or failing disk
-  not_begun,      ///< a place was lost, or the disk failed, before the first step, which ends a job
+  not_begun,      ///< a place has said that its process fails, or the disk failed, before all places were ready once
   no_place_left,  ///< after a change to fewer places, all of which are gone for good
   wrong           ///< for no reason that it had
 };
@@ -47,8 +48,12 @@ Ending check_ending(const CompiledScenario& c, const Start& start, Violations& v
 /// has closed; generations never go back.
 void check_told(const CompiledScenario& c, const Start& start, Ending ending, Violations& violations);
 /// Each incident has closed; generations grow; the job goes on from the memory of its places where no memory was
-/// suspect, and then repeats one step at most.
+/// suspect, from no version before one that was told, and then repeats one step at most.
 void check_incidents(const CompiledScenario& c, const Start& start, Ending ending, Violations& violations);
+
+/// Each place that was lost had been hit by a fault that takes places, or was slow to leave; no fault counts twice; a
+/// cut link that holds the job up is named.
+void check_losses(const Start& start, Violations& violations);
 
 /// A checkpoint to resume from.
 struct Newest {

@@ -24,6 +24,9 @@ class DisturbedCheckpoints final : public runtime::JobCheckpoints {
   /// The machine has stopped: nothing that the job does counts any more.
   bool stopped() const { return stop_at_ && disk_.operations() >= *stop_at_; }
 
+  /// The kinds of faults that have come to the disk so far.
+  std::vector<FaultKind> hits() const;
+
   bool wants(std::int64_t version) const override { return tracker_.wants(version); }
   bool has_room() const override { return tracker_.has_room(); }
   void begun(std::int64_t version) override { tracker_.begun(version); }
@@ -60,7 +63,9 @@ class DisturbedCheckpoints final : public runtime::JobCheckpoints {
   std::size_t fault_ = 0;                            // the next of them
   std::int64_t events_ = 0;                          // so far
   std::optional<std::int64_t> commit_at_, room_at_;  // events
-  std::optional<std::int64_t> stop_at_;              // operation of the disk
+  std::optional<std::int64_t> stop_at_, error_at_;   // operations of the disk
+  FaultKind stops_ = FaultKind::disk_stop;           // what stops it
+  std::vector<FaultKind> hits_;
 };
 
 }  // namespace troupe::scenarios

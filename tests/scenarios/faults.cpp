@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "devices/base/check.h"
 #include "devices/base/philox.h"
 
 namespace troupe::scenarios {
@@ -28,19 +29,44 @@ Fault draw_fault(const Scenario& s, std::uint64_t seed, std::uint64_t what) {
   f.kind = draw_kind(s, seed, what);
   f.place =
       static_cast<Rank>(draw_below(seed, what + 1, f.kind == FaultKind::change ? std::ssize(s.changes) : s.places()));
-  if (f.kind == FaultKind::cut)
+  if (is_of_two(f.kind))
     f.peer = static_cast<Rank>((f.place + 1 + draw_below(seed, what + 2, s.places() - 1)) % s.places());
   f.operations = draw_below(seed, what + 3,
                             f.kind == FaultKind::disk_full ? disk_full_events_max : disk_operations_max);
   return f;
 }
 
-/// Whether both may take the same place: a cut takes one of two.
+/// Whether both may take the same place: one that is of two places takes one of them.
 bool meets(const Fault& f, const Fault& g) {
   const auto is_of = [](Rank place, const Fault& h) {
-    return place == h.place || (h.kind == FaultKind::cut && place == h.peer);
+    return place == h.place || (is_of_two(h.kind) && place == h.peer);
   };
-  return is_of(f.place, g) || (f.kind == FaultKind::cut && is_of(f.peer, g));
+  return is_of(f.place, g) || (is_of_two(f.kind) && is_of(f.peer, g));
+}
+
+runtime::SimFault::Kind sim_kind(FaultKind kind) {
+  using Kind = runtime::SimFault::Kind;
+  switch (kind) {
+    case FaultKind::kill: return Kind::kill;
+    case FaultKind::crash: return Kind::crash;
+    case FaultKind::hang: return Kind::hang;
+    case FaultKind::cut_off: return Kind::cut_off;
+    case FaultKind::cut: return Kind::cut;
+    case FaultKind::cut_one_way: return Kind::cut_one_way;
+    case FaultKind::fails: return Kind::fails;
+    case FaultKind::blip: return Kind::blip;
+    case FaultKind::pause: return Kind::pause;
+    case FaultKind::stale_vote: return Kind::stale_vote;
+    case FaultKind::stale_order: return Kind::stale_order;
+    case FaultKind::change: return Kind::change;
+    case FaultKind::interrupt: return Kind::interrupt;
+    case FaultKind::machine:
+    case FaultKind::disk_stop:
+    case FaultKind::disk_full:
+    case FaultKind::disk_error: break;
+  }
+  ASSERT(false, name_of(kind));
+  return Kind::kill;
 }
 
 }  // namespace
@@ -75,13 +101,16 @@ std::vector<Fault> draw_faults(const Scenario& s, std::uint64_t seed, int start,
   return faults;
 }
 
-std::vector<runtime::SimFault> faults_of_job(const std::vector<Fault>& faults) {
-  using Kind = runtime::SimFault::Kind;
-  constexpr std::array<Kind, 9> kinds = {Kind::kill,       Kind::crash,       Kind::hang,   Kind::cut_off,  Kind::cut,
-                                         Kind::stale_vote, Kind::stale_order, Kind::change, Kind::interrupt};
-  std::vector<runtime::SimFault> of_job;
+std::vector<Fault> faults_of_job(const std::vector<Fault>& faults) {
+  std::vector<Fault> of_job;
   for (const Fault& f : faults)
-    if (!is_of_disk(f.kind)) of_job.push_back({f.at_event, kinds[static_cast<std::size_t>(f.kind)], f.place, f.peer});
+    if (!is_of_disk(f.kind)) of_job.push_back(f);
+  return of_job;
+}
+
+std::vector<runtime::SimFault> simulated(const std::vector<Fault>& faults) {
+  std::vector<runtime::SimFault> of_job;
+  for (const Fault& f : faults) of_job.push_back({f.at_event, sim_kind(f.kind), f.place, f.peer});
   return of_job;
 }
 
@@ -95,15 +124,27 @@ std::vector<Fault> faults_of_disk(const std::vector<Fault>& faults) {
 std::string text(const Fault& f) {
   switch (f.kind) {
     case FaultKind::change: return fmt::format("change {} at event {}", f.place, f.at_event);
-    case FaultKind::cut: return fmt::format("cut between places {} and {} at event {}", f.place, f.peer, f.at_event);
+    case FaultKind::cut:
+    case FaultKind::blip:
+      return fmt::format("{} between places {} and {} at event {}", name_of(f.kind), f.place, f.peer, f.at_event);
+    case FaultKind::cut_one_way:
+      return fmt::format("cut of the way from place {} to {} at event {}", f.place, f.peer, f.at_event);
     case FaultKind::interrupt: return fmt::format("interrupt at event {}", f.at_event);
     case FaultKind::machine: return fmt::format("the machine stops at event {}", f.at_event);
     case FaultKind::disk_stop:
       return fmt::format("the machine stops {} disk operations after event {}", f.operations, f.at_event);
     case FaultKind::disk_full: return fmt::format("disk full at event {}, for {} events", f.at_event, f.operations);
     case FaultKind::disk_error: return fmt::format("disk error {} operations after event {}", f.operations, f.at_event);
-    default: return fmt::format("{} of place {} at event {}", name_of(f.kind), f.place, f.at_event);
+    case FaultKind::kill:
+    case FaultKind::crash:
+    case FaultKind::hang:
+    case FaultKind::cut_off:
+    case FaultKind::fails:
+    case FaultKind::pause:
+    case FaultKind::stale_vote:
+    case FaultKind::stale_order: break;
   }
+  return fmt::format("{} of place {} at event {}", name_of(f.kind), f.place, f.at_event);
 }
 
 }  // namespace troupe::scenarios

@@ -17,6 +17,13 @@ struct Fault {
   std::int64_t operations = 0;  ///< of the disk, that come before it; disk_full: events until there is room again
 };
 
+/// A fault that has found something to disturb.
+struct Hit {
+  FaultKind kind = FaultKind::kill;
+  Rank place = 0, peer = 0;
+  std::int64_t at_ns = 0;  ///< in the start; of a fault of the disk: not known
+};
+
 /// A number below `below`: one stream of draws for each `what`.
 std::int64_t draw_below(std::uint64_t seed, std::uint64_t what, std::int64_t below);
 
@@ -25,7 +32,9 @@ std::int64_t draw_below(std::uint64_t seed, std::uint64_t what, std::int64_t bel
 std::vector<Fault> draw_faults(const Scenario& scenario, std::uint64_t seed, int start, std::int64_t events);
 
 /// Those that hit places, and requests.
-std::vector<runtime::SimFault> faults_of_job(const std::vector<Fault>& faults);
+std::vector<Fault> faults_of_job(const std::vector<Fault>& faults);
+/// As SimClusterOptions::faults. REQUIRES: each is one of faults_of_job().
+std::vector<runtime::SimFault> simulated(const std::vector<Fault>& faults);
 /// Those that hit the machine or its disk.
 std::vector<Fault> faults_of_disk(const std::vector<Fault>& faults);
 

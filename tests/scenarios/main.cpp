@@ -7,9 +7,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "devices/base/log.h"
+#include "tests/runtime/draws.h"
 #include "tests/scenarios/batches.h"
 
 namespace {
@@ -36,23 +38,62 @@ int run_all(const ScenarioSet& scenarios, const BatchOptions& options) {
              text(r.counts), r.seeds, scenarios.size(), options.twice ? "twice" : "once", r.seconds,
              static_cast<double>(r.seeds) / r.seconds,
              1e3 * r.seconds * options.jobs / static_cast<double>(r.seeds * (options.twice ? 2 : 1)), r.failed.size());
-  return r.failed.empty() ? 0 : 1;
+  std::string shortfall;
+  if (r.seeds >= seeds_that_meet_all && options.scenario.empty())
+    shortfall = shortfall_of(r.counts, r.seeds, scenarios);
+  fmt::print("{}", shortfall);
+  return r.failed.empty() && shortfall.empty() ? 0 : 1;
 }
 
-/// Whether the planted error is found.
+/// What is said of a seed that has found the planted error: one of these.
+std::vector<std::string> signs_of(Planted planted) {
+  switch (planted) {
+    case Planted::none: return {};
+    // An order or a vote of a generation before was taken.
+    case Planted::unfenced: return {"the session says ", "which is not open there", "has loss "};
+    case Planted::no_sync: return {"was told to be committed", "does not load"};
+    // Garbage was trained with.
+    case Planted::whole_early: return {"ASSERT failed", "is not finite", "has loss ", "params_hash is "};
+  }
+  return {};
+}
+
+/// Looks for the first seed that shows the planted error, and only that: without it the seed is clean.
 int find_planted(const ScenarioSet& scenarios, BatchOptions options) {
   options.stops_at_first = true;
   options.jobs = 1;  // the first seed that finds it
   options.twice = false;
-  const BatchResult r = run_batches(scenarios, options);
-  if (r.failed.empty()) {
-    fmt::print("planted error '{}': NOT FOUND by seeds {} to {}, {:.1f} s\n", name_of(options.planted), options.first,
-               options.last, r.seconds);
+  const char* name = name_of(options.planted);
+  const std::vector<std::string> signs = signs_of(options.planted);
+  const std::uint64_t from = options.first;
+  double seconds = 0;
+  int others = 0;
+  while (options.first <= options.last) {
+    const BatchResult r = run_batches(scenarios, options);
+    seconds += r.seconds;
+    if (r.failed.empty()) break;
+    const std::uint64_t seed = r.failed.front();
+    options.first = seed + 1;
+    const bool shows = std::any_of(signs.begin(), signs.end(), [&](const std::string& sign) {
+      return r.first_text.find(sign) != std::string::npos;
+    });
+    if (!shows) {
+      ++others;
+      continue;
+    }
+    fmt::print("planted error '{}': found by seed {}, {:.1f} s; {} seeds before it failed otherwise\n{}", name, seed,
+               seconds, others, r.first_text);
+    std::fflush(stdout);
+    BatchOptions without = options;
+    without.planted = Planted::none;
+    without.first = without.last = seed;
+    if (run_batches(scenarios, without).failed.empty()) return 0;
+    fmt::print("planted error '{}': seed {} fails without it, too\n", name, seed);
     return 1;
   }
-  fmt::print("planted error '{}': found by seed {}, {:.1f} s\n{}", name_of(options.planted), r.failed.front(),
-             r.seconds, r.first_text);
-  return 0;
+  fmt::print("planted error '{}': NOT FOUND by seeds {} to {}, {:.1f} s; {} seeds failed otherwise\n", name, from,
+             options.last, seconds, others);
+  return 1;
 }
 
 }  // namespace
@@ -66,7 +107,8 @@ int main(int argc, char** argv) {
   bool debug = false;
   const std::map<std::string, Planted> names = {
       {"unfenced", Planted::unfenced}, {"no_sync", Planted::no_sync}, {"whole_early", Planted::whole_early}};
-  cli.add_option("--seeds", seeds, "FIRST:LAST, each run twice (default: 1:300)")->type_name("FIRST:LAST");
+  cli.add_option("--seeds", seeds, "FIRST:LAST, each run twice (default: 1:300); TROUPE_ONE_IN=N runs one in N")
+      ->type_name("FIRST:LAST");
   auto* one = cli.add_option("--seed", seed, "one seed, with its story");
   cli.add_option("--scenario", options.scenario, "only this one (default: the seed decides)");
   cli.add_option("--scenarios", folder, "folder of *.toml (default: tests/scenarios)");
@@ -89,7 +131,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   options.first = first;
-  options.last = last;
+  // Planted errors are looked for until they are found.
+  options.last = planted.empty() ? first + (last - first) / test::one_in() : last;
   set_log_level(debug ? LogLevel::debug : LogLevel::off);
   const auto scenarios = ScenarioSet::load(folder, options.scenario);
   if (!scenarios.ok()) {

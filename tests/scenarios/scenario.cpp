@@ -14,10 +14,6 @@ namespace troupe::scenarios {
 
 namespace {
 
-constexpr std::array<const char*, fault_kinds> kind_names = {
-    "kill",   "crash",     "hang",    "cut_off",   "cut",       "stale_vote", "stale_order",
-    "change", "interrupt", "machine", "disk_stop", "disk_full", "disk_error"};
-
 /// Places of one simulated job: more make a run slow, and meet nothing new.
 constexpr std::int64_t places_max = 6;
 
@@ -140,16 +136,70 @@ void check_together(const Scenario& s, Section& root) {
   for (std::size_t i = 0; i < fault_kinds; ++i) {
     sum_of_weights += s.weights[i];
     const auto kind = static_cast<FaultKind>(i);
+    if (s.weights[i] > 0 && is_of_two(kind) && s.places() < 2)
+      root.fail(fmt::format("faults.{}", name_of(kind)).c_str(), faults, "0, or two places");
     if (s.weights[i] > 0 && s.checkpoint_every == 0 && (is_of_disk(kind) || kind == FaultKind::interrupt))
-      root.fail(fmt::format("faults.{}", kind_names[i]).c_str(), faults, "0, or a section [checkpoints]");
+      root.fail(fmt::format("faults.{}", name_of(kind)).c_str(), faults, "0, or a section [checkpoints]");
   }
   if (sum_of_weights == 0) root.fail("faults", faults, "a kind of fault with a weight above 0");
-  if (s.weight(FaultKind::cut) > 0 && s.places() < 2) root.fail("faults.cut", faults, "0, or two places");
 }
 
 }  // namespace
 
-const char* name_of(FaultKind kind) { return kind_names[static_cast<std::size_t>(kind)]; }
+const char* name_of(FaultKind kind) {
+  switch (kind) {
+    case FaultKind::kill: return "kill";
+    case FaultKind::crash: return "crash";
+    case FaultKind::hang: return "hang";
+    case FaultKind::cut_off: return "cut_off";
+    case FaultKind::cut: return "cut";
+    case FaultKind::cut_one_way: return "cut_one_way";
+    case FaultKind::fails: return "fails";
+    case FaultKind::blip: return "blip";
+    case FaultKind::pause: return "pause";
+    case FaultKind::stale_vote: return "stale_vote";
+    case FaultKind::stale_order: return "stale_order";
+    case FaultKind::change: return "change";
+    case FaultKind::interrupt: return "interrupt";
+    case FaultKind::machine: return "machine";
+    case FaultKind::disk_stop: return "disk_stop";
+    case FaultKind::disk_full: return "disk_full";
+    case FaultKind::disk_error: return "disk_error";
+  }
+  return "";
+}
+
+bool takes_place(FaultKind kind) {
+  switch (kind) {
+    case FaultKind::kill:
+    case FaultKind::crash:
+    case FaultKind::hang:
+    case FaultKind::cut_off:
+    case FaultKind::cut:
+    case FaultKind::cut_one_way:
+    case FaultKind::fails: return true;
+    case FaultKind::blip:
+    case FaultKind::pause:
+    case FaultKind::stale_vote:
+    case FaultKind::stale_order:
+    case FaultKind::change:
+    case FaultKind::interrupt:
+    case FaultKind::machine:
+    case FaultKind::disk_stop:
+    case FaultKind::disk_full:
+    case FaultKind::disk_error: return false;
+  }
+  return false;
+}
+
+bool is_of_two(FaultKind kind) {
+  return kind == FaultKind::cut || kind == FaultKind::cut_one_way || kind == FaultKind::blip;
+}
+
+bool is_of_disk(FaultKind kind) {
+  return kind == FaultKind::machine || kind == FaultKind::disk_stop || kind == FaultKind::disk_full ||
+         kind == FaultKind::disk_error;
+}
 
 std::int64_t Scenario::ranks() const { return sum(dp) * tp; }
 
@@ -179,7 +229,8 @@ Expected<Scenario> parse_scenario(std::string_view text, const std::string& file
     });
     root.section("faults", [&](Section& faults) {
       faults.whole("most", s.faults_most, 1, 8);
-      for (std::size_t i = 0; i < fault_kinds; ++i) faults.whole(kind_names[i], s.weights[i], 0, 1000);
+      for (std::size_t i = 0; i < fault_kinds; ++i)
+        faults.whole(name_of(static_cast<FaultKind>(i)), s.weights[i], 0, 1000);
     });
     root.check_known();
     if (status.ok()) check_together(s, root);

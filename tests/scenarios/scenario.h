@@ -23,13 +23,17 @@
 
 namespace troupe::scenarios {
 
-/// What may happen to a job. The kinds up to `cut` are losses: a place is lost, or a link.
+/// What may happen to a job.
 enum class FaultKind : std::uint8_t {
   kill,         ///< a place's process ends, as by SIGKILL
   crash,        ///< it ends as by SIGSEGV: its memory is suspect
   hang,         ///< it stops, as by SIGSTOP
   cut_off,      ///< no message passes between it and the coordinator any more
   cut,          ///< no message passes between two places any more
+  cut_one_way,  ///< no message passes from one place to another any more
+  fails,        ///< a place says that its process fails, and the process ends a moment later
+  blip,         ///< as cut, for less than a second
+  pause,        ///< as hang, for less than the time after which a place counts as silent
   stale_vote,   ///< a place's last vote comes again, of the generation before
   stale_order,  ///< the last order to a place comes again, of the generation before
   change,       ///< the job is asked to go on in another shape
@@ -39,15 +43,18 @@ enum class FaultKind : std::uint8_t {
   disk_full,    ///< no byte fits on the disk, for a while
   disk_error    ///< one operation of the disk fails
 };
-inline constexpr std::size_t fault_kinds = 13;
+inline constexpr std::size_t fault_kinds = static_cast<std::size_t>(FaultKind::disk_error) + 1;
 
 /// The key of a kind in a file: "cut_off".
 const char* name_of(FaultKind kind);
-/// A place is lost, or a link.
-constexpr bool is_loss(FaultKind kind) { return kind <= FaultKind::cut; }
 /// A place's process is lost by it, or killed for it.
-constexpr bool takes_place(FaultKind kind) { return kind <= FaultKind::cut; }
-constexpr bool is_of_disk(FaultKind kind) { return kind >= FaultKind::machine; }
+bool takes_place(FaultKind kind);
+/// It holds a place or a link up, for less than the time after which the place would be killed for it.
+constexpr bool is_short(FaultKind kind) { return kind == FaultKind::blip || kind == FaultKind::pause; }
+/// It hits the way between two places.
+bool is_of_two(FaultKind kind);
+/// It hits the machine, or its disk.
+bool is_of_disk(FaultKind kind);
 
 struct Scenario {
   std::string name;  ///< of the file, without its folder and ".toml"

@@ -35,12 +35,22 @@ class Run {
       if (ending == Ending::finished || !result_.violations.empty()) break;
       if (number + 1 == starts_max) result_.violations.push_back("the job has not finished without faults");
     }
+    if (newest_ && result_.violations.empty()) begin_again();
     result_.counts.runs = 1;
     result_.digest = digest_.value();
     return std::move(result_);
   }
 
  private:
+  /// A job that has finished begins once more, with the newest checkpoint: it has the same parameters.
+  void begin_again() {
+    const std::int64_t first = newest_->manifest.stamp.step;
+    if (start(starts_max) != Ending::finished)
+      result_.violations.push_back("the job that was done has not finished again");
+    digest_.add(static_cast<std::uint64_t>(first));
+    ++result_.counts.begun_again;
+  }
+
   Ending start(int number) {
     Start s;
     s.number = number;
@@ -52,7 +62,8 @@ class Run {
     const Ending ending = check_ending(c_, s, result_.violations);
     check_told(c_, s, ending, result_.violations);
     check_incidents(c_, s, ending, result_.violations);
-    count(s, ending);
+    check_losses(s, result_.violations);
+    if (number < starts_max) count(s, ending);
     tell(s, ending);
     if (c_.scenario().checkpoint_every > 0) {
       saved_ = std::max(saved_, s.saved);
@@ -69,7 +80,8 @@ class Run {
     const Scenario& scenario = c_.scenario();
     SimClusterOptions cluster;
     cluster.seed = seed_ + static_cast<std::uint64_t>(s.number) * 12;  // as slow as the first start (SimJob::slow_ns)
-    cluster.faults = faults_of_job(s.faults);
+    const std::vector<Fault> of_job = faults_of_job(s.faults);
+    cluster.faults = simulated(of_job);
     cluster.recovers = true;
     cluster.stall_s = 120;
     cluster.changes = c_.changes();
@@ -84,6 +96,10 @@ class Run {
       s.out = simulate_job(c_.plan(), c_.ops(), c_.user_actors(), std::move(session), cluster);
     } else {
       simulate_saving(s, std::move(session), std::move(cluster));
+    }
+    for (const SimHit& h : s.out.run.hits) {
+      const Fault& f = of_job[h.fault];
+      s.hits.push_back({f.kind, f.place, f.peer, h.at_ns});
     }
     digest_.add_all(s.out.run.digest, s.out.run.events, s.out.job.exit_code);
     digest_.add(std::as_bytes(std::span(s.out.job.status.message())));
@@ -122,6 +138,7 @@ class Run {
     s.generation = cluster.generation.number;
     s.out = simulate_job(c_.plan(), c_.ops(), c_.user_actors(), std::move(session), cluster);
     s.machine_stopped = checkpoints.stopped();
+    for (const FaultKind kind : checkpoints.hits()) s.hits.push_back({kind});
   }
 
   void count(const Start& s, Ending ending) {
@@ -130,6 +147,7 @@ class Run {
     n.events += s.out.run.events;
     n.slowest_virtual_ns = std::max(n.slowest_virtual_ns, s.out.run.virtual_ns);
     for (const Fault& f : s.faults) ++n.faults[static_cast<std::size_t>(f.kind)];
+    for (const Hit& h : s.hits) ++n.hits[static_cast<std::size_t>(h.kind)];
     for (const Incident& i : s.out.job.incidents) {
       ++n.incidents;
       n.planned += i.planned;
@@ -145,6 +163,10 @@ class Run {
     story += fmt::format("start {} of '{}', from version {}, generation {}\n", s.number, c_.scenario().name, s.first,
                          s.generation);
     for (const Fault& f : s.faults) story += fmt::format("  fault: {}\n", text(f));
+    for (const Hit& h : s.hits)
+      story += is_of_disk(h.kind) ? fmt::format("  hit: {}\n", name_of(h.kind))
+                                  : fmt::format("  hit: {} of place {} at {:.6f} s\n", name_of(h.kind), h.place,
+                                                static_cast<double>(h.at_ns) * 1e-9);
     for (const Incident& i : s.out.job.incidents)
       story += fmt::format("  incident: {}\n    generation {}, from version {} of {} ({}){}\n", i.cause, i.generation,
                            i.version, i.committed, i.from.empty() ? "initial values" : i.from,
@@ -171,16 +193,16 @@ class Run {
 void Counts::add(const Counts& o) {
   runs += o.runs, events += o.events, incidents += o.incidents, planned += o.planned, reshaped += o.reshaped;
   from_memory += o.from_memory, from_checkpoint += o.from_checkpoint, from_initial += o.from_initial;
-  repeated_steps += o.repeated_steps;
-  for (std::size_t i = 0; i < faults.size(); ++i) faults[i] += o.faults[i];
+  repeated_steps += o.repeated_steps, begun_again += o.begun_again;
+  for (std::size_t i = 0; i < faults.size(); ++i) faults[i] += o.faults[i], hits[i] += o.hits[i];
   for (std::size_t i = 0; i < endings.size(); ++i) endings[i] += o.endings[i];
   slowest_virtual_ns = std::max(slowest_virtual_ns, o.slowest_virtual_ns);
 }
 
 std::string text(const Counts& n) {
-  std::string out = "faults:";
+  std::string out = "faults that hit, of those drawn:";
   for (std::size_t i = 0; i < n.faults.size(); ++i)
-    if (n.faults[i] > 0) out += fmt::format(" {} {},", name_of(static_cast<FaultKind>(i)), n.faults[i]);
+    if (n.faults[i] > 0) out += fmt::format(" {} {}/{},", name_of(static_cast<FaultKind>(i)), n.hits[i], n.faults[i]);
   out.back() = '\n';
   out += fmt::format(
       "incidents: {} ({} planned, {} in another shape); from memory {}, from a checkpoint {}, from initial values {}; "
@@ -190,6 +212,7 @@ std::string text(const Counts& n) {
   for (std::size_t i = 0; i < n.endings.size(); ++i)
     if (n.endings[i] > 0) out += fmt::format(" {} {},", n.endings[i], name_of(static_cast<Ending>(i)));
   out.back() = '\n';
+  out += fmt::format("jobs that were done, and begun once more: {}\n", n.begun_again);
   out += fmt::format("events: {}; longest virtual time of a start: {:.1f} s\n", n.events,
                      static_cast<double>(n.slowest_virtual_ns) * 1e-9);
   return out;

@@ -15,7 +15,9 @@ namespace troupe::scenarios {
 struct Counts {
   std::int64_t runs = 0, events = 0, incidents = 0, planned = 0, reshaped = 0;
   std::int64_t from_memory = 0, from_checkpoint = 0, from_initial = 0, repeated_steps = 0;
+  std::int64_t begun_again = 0;                    ///< jobs that had finished, from their newest checkpoint
   std::array<std::int64_t, fault_kinds> faults{};  ///< drawn, by FaultKind
+  std::array<std::int64_t, fault_kinds> hits{};    ///< of these: that have found something to disturb
   std::array<std::int64_t, 8> endings{};           ///< of starts, by Ending
   std::int64_t slowest_virtual_ns = 0;             ///< of a start
   void add(const Counts& other);
