@@ -30,6 +30,7 @@ constexpr std::int64_t near_ns = 3'000'000'000;
 constexpr std::int64_t not_held_up_ns = 4'000'000'000;
 
 constexpr const char *cut_off_text = "do not reach each other", *slow_text = "has not left";
+constexpr const char* grace_text = "after the job was asked to end";  // CR-6 (grace)
 
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
@@ -280,9 +281,10 @@ void check_losses(const Start& start, Violations& violations) {
     const Incident& one = incidents[i];
     const bool slow = has(one.cause, slow_text), named = has(one.cause, cut_off_text);
     names_link |= named;
-    unplanned += !one.planned && !slow ? 1 : 0;
+    const bool grace = has(one.cause, grace_text) && count(start, FaultKind::interrupt) > 0;
+    unplanned += !one.planned && !slow && !grace ? 1 : 0;
     (slow ? slow_losses : losses) += std::ssize(one.lost);
-    if (!one.planned && one.lost.empty()) violations.push_back(name_of(i, one) + "no place was lost");
+    if (!one.planned && !grace && one.lost.empty()) violations.push_back(name_of(i, one) + "no place was lost");
     for (const std::int32_t place : one.lost) {
       if (slow) continue;  // a place may have much to do as it leaves
       bool taken = false, otherwise = false;
