@@ -48,7 +48,7 @@ void Coordinator::begin_session(std::int64_t version, std::optional<SumState> su
 
 void Coordinator::started(std::int64_t now_ns) {
   last_heard_ns_ = now_ns;
-  for (Pulse& p : pulses_) p.heard_ns = now_ns + start_wait_ns;
+  for (Pulse& p : pulses_) p.heard_ns = now_ns + start_may_take_ns();
   if (!over_) send_all(Enter{});
 }
 
@@ -113,7 +113,8 @@ void Coordinator::down(PlaceId place, const Status& how, ProcessEnd how_ended, s
     stopped_.insert(rank);
     return;
   }
-  if (!recovers()) return end(cause, exit_worker);
+  // What a process cannot do at the start it cannot do at the next one either.
+  if (!recovers() || (how_ended == ProcessEnd::refused && !begun_)) return end(cause, exit_worker);
   if (worn && phase_ == Phase::leaving && quiesced_.count(rank) == 0) {  // that is no loss
     if (const Status s = start_again(rank, false, now_ns); !s.ok()) return end(s, exit_worker);
     if (!over_ && !loss_ && all(quiesced_)) enter_places(now_ns);
@@ -154,7 +155,7 @@ void Coordinator::turn(std::int64_t now_ns) {
   }
   if (now_ns >= silent_at_ns()) kill_who_are_silent(now_ns);
   if (now_ns >= last_heard_ns_ + cut_after_ns()) kill_who_is_cut_off(now_ns);
-  if (answer_until_ns_ && have_answered(now_ns)) kill_the_blamed();
+  if (answer_until_ns_ && have_answered(now_ns)) kill_the_blamed(now_ns);
   if (explain_until_ns_ &&
       (now_ns >= *explain_until_ns_ || static_cast<Rank>(explanations_.size()) == plan_->workers()))
     return take_stall(now_ns);

@@ -25,7 +25,7 @@
 //         grace_ns, it leaves them as in an incident, and ends with the newest version that is whole;
 //   CR-7  (cut links) where two places of a job that recovers say that they do not reach each other, and both reach the
 //         coordinator, and there is no progress for half of detect_ns and four times as long as ever before (for
-//         stall_s before two steps are done, and while places enter), one of the two is killed: the one that is in more
+//         half of stall_s before two steps are done, and while places enter), one of the two is killed: the one that is in more
 //         such pairs, then the one that was lost more often, then the higher number.
 #pragma once
 
@@ -90,6 +90,7 @@ class CoordinatorSink {
 enum class ProcessEnd : std::uint8_t {
   ordinary,
   suspect,  ///< it may have written where it should not have (SIGSEGV): its memory is not used
+  refused,  ///< of itself: it has said what it could not do, or could not be executed
   worn      ///< of itself, since it has left many generations (exit_worn): its place gets another one
 };
 
@@ -245,8 +246,10 @@ class Coordinator {
   void kill_who_stay(std::int64_t now_ns);
   /// When the next silent place is to be killed, and kills those that are.
   std::int64_t silent_at_ns() const;
-  /// Not that of a process that has said nothing yet, in a job that has not begun: that is CR-2's (progress).
-  bool silence_counts(Rank rank) const { return begun_ || !pulses_[static_cast<std::size_t>(rank)].starts; }
+  /// For how long a process that is started may say nothing: before the job has begun nothing is lost by waiting.
+  std::int64_t start_may_take_ns() const {
+    return begun_ ? start_wait_ns : std::max(start_wait_ns, options_.stall_s * 1'000'000'000ll / 2);
+  }
   void kill_who_are_silent(std::int64_t now_ns);
   /// Of a place's process, which is killed for it.
   enum class Fault : std::uint8_t {
@@ -257,7 +260,7 @@ class Coordinator {
   void blame(Rank rank, Fault fault, const std::string& why, std::int64_t now_ns);
   /// Whether all others have answered, or had the time to.
   bool have_answered(std::int64_t now_ns) const;
-  void kill_the_blamed();
+  void kill_the_blamed(std::int64_t now_ns);
   std::vector<std::int32_t> place_numbers() const;
   /// Whether the job has done a whole step, its update included: then it is known how long it may be quiet.
   bool knows_a_step() const { return session_->committed() >= options_.session.first_step + 2; }

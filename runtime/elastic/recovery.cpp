@@ -116,7 +116,7 @@ void Coordinator::leave_generation(std::int64_t now_ns) {
   fence_.enter({fence_.generation().job, number});
   log_debug(fmt::format("generation {} begins", number));
   phase_ = Phase::leaving;
-  if (answer_until_ns_) kill_the_blamed();
+  if (answer_until_ns_) kill_the_blamed(now_ns);
   leave_until_ns_.reset();  // claiming a folder may have taken long
   quiesced_.clear();
   ready_.clear();
@@ -145,8 +145,10 @@ void Coordinator::leave_generation(std::int64_t now_ns) {
 
 Status Coordinator::start_again(Rank rank, bool afresh, std::int64_t now_ns) {
   quiesced_.insert(rank);
+  if (watched_plan_ == plan_ && stragglers_->is_slow(rank) && options_.on_straggler)
+    options_.on_straggler({place_number(rank), 1, session_->committed(), true});  // another process
   if (watched_plan_ == plan_) stragglers_->forget(rank);
-  pulses_[static_cast<std::size_t>(rank)] = {now_ns + start_wait_ns, 0, false, true, {}};
+  pulses_[static_cast<std::size_t>(rank)] = {now_ns + start_may_take_ns(), 0, false, true, {}};
   return sink_.restart(options_.places[static_cast<std::size_t>(rank)], afresh)
       .in(worker(rank) + " cannot be started again");
 }
@@ -196,8 +198,9 @@ bool Coordinator::have_answered(std::int64_t now_ns) const {
   return true;
 }
 
-void Coordinator::kill_the_blamed() {
+void Coordinator::kill_the_blamed(std::int64_t now_ns) {
   answer_until_ns_.reset();
+  last_heard_ns_ = now_ns;  // what the kill sets free is waited for anew
   const std::string report = "\n" + waits_text(place_numbers(), session_->waits_for(), std::exchange(answers_, {}));
   for (auto& [rank, blame] : blamed_) {
     if (std::exchange(blame.killed, true)) continue;
@@ -218,7 +221,7 @@ std::int64_t Coordinator::silent_at_ns() const {
   const bool ends = options_.recovers && session_->finished();  // one that hangs then would hold up the end
   if ((!recovers() && !ends) || options_.detect_ns == 0) return at;
   for (Rank r = 0; r < plan_->workers(); ++r)
-    if (blamed_.count(r) == 0 && stopped_.count(r) == 0 && !is_gone(r) && silence_counts(r))
+    if (blamed_.count(r) == 0 && stopped_.count(r) == 0 && !is_gone(r))
       at = std::min(at, pulses_[static_cast<std::size_t>(r)].heard_ns + options_.detect_ns);
   return at;
 }
@@ -226,7 +229,7 @@ std::int64_t Coordinator::silent_at_ns() const {
 void Coordinator::kill_who_are_silent(std::int64_t now_ns) {
   for (Rank r = 0; r < plan_->workers(); ++r) {
     const std::int64_t silence_ns = now_ns - pulses_[static_cast<std::size_t>(r)].heard_ns;
-    if (silence_ns >= options_.detect_ns && stopped_.count(r) == 0 && !is_gone(r) && silence_counts(r))
+    if (silence_ns >= options_.detect_ns && stopped_.count(r) == 0 && !is_gone(r))
       blame(r, Fault::silent,
             fmt::format("{} has said nothing for {:.1f} s", worker(r), static_cast<double>(silence_ns) * 1e-9), now_ns);
   }
@@ -266,8 +269,9 @@ void Coordinator::kill_who_is_cut_off(std::int64_t now_ns) {
 }
 
 std::int64_t Coordinator::cut_after_ns() const {
-  if (phase_ != Phase::running || !knows_a_step()) return quiet_ns();
-  return std::max(options_.detect_ns, ActWatch::times_longest * longest_quiet_ns_) / 2;
+  const std::int64_t stall_ns = options_.stall_s * 1'000'000'000ll;
+  if (phase_ != Phase::running || !knows_a_step()) return stall_ns / 2;
+  return std::min(stall_ns, std::max(options_.detect_ns, ActWatch::times_longest * longest_quiet_ns_)) / 2;
 }
 
 std::int64_t Coordinator::quiet_ns() const {

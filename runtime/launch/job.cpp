@@ -38,7 +38,15 @@ ProcessEnd end_of(std::optional<int> status) {
   constexpr auto errors = std::to_array<int>({SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT});
   if (WIFSIGNALED(*status) && std::find(errors.begin(), errors.end(), WTERMSIG(*status)) != errors.end())
     return ProcessEnd::suspect;
-  return WIFEXITED(*status) && WEXITSTATUS(*status) == exit_worn ? ProcessEnd::worn : ProcessEnd::ordinary;
+  if (!WIFEXITED(*status)) return ProcessEnd::ordinary;
+  constexpr int cannot_execute = 126, not_found = 127;  // of a prefix
+  switch (WEXITSTATUS(*status)) {
+    case exit_worn: return ProcessEnd::worn;
+    case exit_worker:
+    case cannot_execute:
+    case not_found: return ProcessEnd::refused;
+    default: return ProcessEnd::ordinary;
+  }
 }
 
 /// Bytes that places of another plan may need together, while those of `before` run: what the machine has available,

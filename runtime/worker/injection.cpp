@@ -199,6 +199,7 @@ Status check_injection(const Plan& plan, const Injection& i) {
                     i.rank, i.act, fmt::join(words, ", ")));
   if (i.action == Action::drop && !exchange) return refuse("an exchange can be dropped, no other act");
   if (i.action != Action::cut) return {};
+  if (i.act == "enter") return refuse("no link is open when a worker enters");
   TROUPE_ASSIGN(const LocalPlan local, local_plan(plan, i.rank));
   const auto peers = peers_of(local);
   if (std::find(peers.begin(), peers.end(), i.peer) == peers.end())

@@ -189,6 +189,46 @@ TEST_CASE("a place that is lost before the first step comes back, and the job be
   }
 }
 
+TEST_CASE("a process that ends of itself with an error before the first step ends the job; later it is a loss") {
+  for (const bool begun : {false, true}) {
+    ThreePlaces job;
+    if (begun) job.enter();
+    job.coordinator.down(PlaceId{1}, Status(Code::unavailable, "worker 1 exited with code 6"), ProcessEnd::refused, 0);
+    job.coordinator.turn(0);
+    CHECK(job.coordinator.over() == !begun);
+    if (!begun) CHECK(job.result().exit_code == exit_worker);
+  }
+}
+
+TEST_CASE("a place that is killed is waited for: its job is not asked meanwhile what it waits for") {
+  const std::int64_t budget = CoordinatorOptions().detect_ns;
+  ThreePlaces job;
+  job.enter();
+  for (const std::int64_t step : {0, 1}) job.commit(step, 10 * ms);
+  std::int64_t now = 10 * ms;
+  for (; now < 10 * ms + budget; now += budget / 8) {
+    for (const Rank r : {0, 2}) job.hear(r, Progress{0, false, {}, 0, {}}, now);
+    job.coordinator.turn(now);
+  }
+  job.coordinator.turn(now);
+  for (const Rank r : {0, 2}) job.hear(r, Explained{"waits\n"}, now);
+  job.coordinator.turn(now);
+  CHECK(job.killed == RankList{1});
+  const auto asked = job.who<ExplainAll>(2).size();
+  for (const auto end = now + budget / 2; now < end; now += budget / 8) {
+    for (const Rank r : {0, 2}) job.hear(r, Progress{0, false, {}, 0, {}}, now);
+    job.coordinator.turn(now);
+  }
+  CHECK(job.who<ExplainAll>(2).size() == asked);
+  job.down(1, now);
+  job.leave({0, 2});
+  job.go_on({1, 2});
+  job.hear(0, Progress{1, false, {}, 0, {}}, now);
+  REQUIRE(job.incidents.size() == 1);
+  CHECK(job.incidents[0].culprit == 1);
+  CHECK(job.incidents[0].cause.starts_with("worker 1 has said nothing"));
+}
+
 TEST_CASE("what fails at the start ends the job at once, with its reason: it would fail again") {
   for (const auto& [status, code] : {std::pair(Status(Code::exhausted, "no memory"), exit_worker),
                                      std::pair(Status(Code::invalid, "another model"), exit_worker),
@@ -503,10 +543,10 @@ TEST_CASE("a link that is cut while places enter is found as well: they may rest
   const std::int64_t beat = CoordinatorOptions().detect_ns / 8, second = 1000 * ms;
   ThreePlaces job;
   for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>()});
-  for (std::int64_t now = 0; now < 121 * second; now += beat) {
+  for (std::int64_t now = 0; now < 61 * second; now += beat) {
     for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{0, false, {}, 0, r < 2 ? RankList{1 - r} : RankList{}}, now);
     job.coordinator.turn(now);
-    if (now < 120 * second) REQUIRE(job.killed.empty());
+    if (now < 60 * second) REQUIRE(job.killed.empty());
   }
   CHECK(job.killed == RankList{1});
 }

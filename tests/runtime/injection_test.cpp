@@ -61,6 +61,7 @@ TEST_CASE("a drill of an act that the worker does not have is refused, with thos
   CHECK_FALSE(checked(p, "SIGKILL@write/worker0").ok());
   CHECK(checked(p, "DROP@forward/worker0").message().find("an exchange can be dropped") != std::string::npos);
   CHECK(checked(p, "CUT@forward/worker0-worker1").ok());
+  CHECK(checked(p, "CUT@enter/worker0-worker1").message().find("no link is open") != std::string::npos);
   CHECK(checked(p, "CUT@forward/worker0-worker2").message().find("the job has workers 0 to 1") != std::string::npos);
   const auto pipeline = plan(ops(), {}, {1, 1, 1});
   REQUIRE(pipeline.ok());
