@@ -24,9 +24,9 @@
 //   CR-6  (grace) where a job that recovers is asked to end, and has not left the steps that have begun behind it after
 //         grace_ns, it leaves them as in an incident, and ends with the newest version that is whole;
 //   CR-7  (cut links) where two places of a job that recovers say that they do not reach each other, and both reach the
-//         coordinator, and there is no progress for half of detect_ns and four times as long as ever before (for
-//         half of stall_s before two steps are done, and while places enter), one of the two is killed: the one that is in more
-//         such pairs, then the one that was lost more often, then the higher number.
+//         coordinator, and there is no progress for half of detect_ns and four times as long as ever before (for half
+//         of stall_s before two steps are done, and while places enter), one of the two is killed: the one that is in
+//         more such pairs, then the one that was lost more often, then the higher number.
 #pragma once
 
 #include <functional>
@@ -248,7 +248,7 @@ class Coordinator {
   std::int64_t silent_at_ns() const;
   /// For how long a process that is started may say nothing: before the job has begun nothing is lost by waiting.
   std::int64_t start_may_take_ns() const {
-    return begun_ ? start_wait_ns : std::max(start_wait_ns, options_.stall_s * 1'000'000'000ll / 2);
+    return begun_ ? start_wait_ns : std::max<std::int64_t>(start_wait_ns, options_.stall_s * 1'000'000'000ll / 2);
   }
   void kill_who_are_silent(std::int64_t now_ns);
   /// Of a place's process, which is killed for it.
