@@ -6,7 +6,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 # Not the tests that start processes: they would test UCX's and the command's binaries, which are not instrumented.
-sanitized='test_(placement|devices|kernels|comm|checkpoint|actors|runtime|apps|numbers|scenarios|scenario_files)'
+sanitized='test_(placement|devices|kernels|comm|checkpoint|actors|runtime|apps|numbers)'
 times=() summaries=() failed=0
 
 # phase NAME COMMAND...: runs, keeps the time; `must` stops the script on failure, `may` notes it.

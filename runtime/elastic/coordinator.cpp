@@ -24,7 +24,8 @@ CoordinatorOptions with_places(CoordinatorOptions options, Rank ranks) {
 Coordinator::Coordinator(const Plan& plan, CoordinatorOptions options, JobCheckpoints* checkpoints,
                          CoordinatorSink& sink)
     : plan_(&plan), options_(with_places(std::move(options), plan.workers())), checkpoints_(checkpoints), sink_(sink),
-      told_(options_.session, options_.recovers), all_(options_.places),
+      told_(options_.session, options_.recovers),
+      held_checkpoints_(checkpoints ? told_.observer(*checkpoints) : nullptr), all_(options_.places),
       told_plan_(all_.begin(), all_.end()), home_{&plan, all_, {}} {
   const auto ranks = static_cast<std::size_t>(plan.workers());
   REQUIRE(options_.places.size() == ranks, options_.places.size(), ranks);
@@ -40,9 +41,10 @@ void Coordinator::begin_session(std::int64_t version, std::optional<SumState> su
   s.first_step = begins_with_ = version;
   s.sums = std::move(sums);
   if (pause_.begun()) s.steps = pause_.version();
-  session_ = std::make_unique<Session>(*plan_, std::move(s), checkpoints_, [this](Rank to, const ToWorker& message) {
-    sink_.send(std::span(&options_.places[to], 1), fence_.generation(), message);
-  });
+  session_ = std::make_unique<Session>(*plan_, std::move(s), held_checkpoints_,
+                                       [this](Rank to, const ToWorker& message) {
+                                         sink_.send(std::span(&options_.places[to], 1), fence_.generation(), message);
+                                       });
   session_->name_places([this](Rank rank) { return worker(rank); });
 }
 

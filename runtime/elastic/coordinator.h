@@ -296,6 +296,7 @@ class Coordinator {
   CoordinatorSink& sink_;
   GenerationFence fence_;
   ToldOnce told_;
+  SnapshotObserver* held_checkpoints_;  // as the sessions see them; null: none
   JobResult result_;
   bool over_ = false;
   Pause pause_;

@@ -7,6 +7,38 @@
 
 namespace troupe::runtime {
 
+/// What the session tells of checkpoints, held back as all that concerns their version.
+class ToldOnce::Held final : public SnapshotObserver {
+ public:
+  Held(ToldOnce& told, SnapshotObserver& inner) : told_(told), inner_(inner) {}
+  bool wants(std::int64_t version) const override { return inner_.wants(version); }
+  bool has_room() const override { return inner_.has_room(); }
+  void begun(std::int64_t version) override { inner_.begun(version); }
+  void skipped(std::int64_t version) override { inner_.skipped(version); }
+  void saving(std::int64_t version, Rank place, const Report& report) override {
+    inner_.saving(version, place, report);
+  }
+  void written(std::int64_t version, const std::vector<Report>& shards, const SumState& sums) override {
+    told_.hold(version, [this, version, shards, sums, returns = told_.returns_] {
+      if (returns == told_.returns_) inner_.written(version, shards, sums);
+    });
+  }
+
+ private:
+  ToldOnce& told_;
+  SnapshotObserver& inner_;
+};
+
+ToldOnce::ToldOnce(SessionOptions application, bool holds)
+    : application_(std::move(application)), holds_(holds), first_(application_.first_step),
+      asked_to_(application_.first_step) {}
+ToldOnce::~ToldOnce() = default;
+
+SnapshotObserver* ToldOnce::observer(SnapshotObserver& checkpoints) {
+  observer_ = std::make_unique<Held>(*this, checkpoints);
+  return observer_.get();
+}
+
 SessionOptions ToldOnce::options() {
   SessionOptions s = application_;
   s.on_step = [this](const StepResult& r) { step(r); };
@@ -90,6 +122,7 @@ void ToldOnce::tell_step(const StepResult& result) {
 }
 
 void ToldOnce::go_on_from(std::int64_t version) {
+  ++returns_;
   tell_to(version);
   held_.clear();
   newest_ = version;

@@ -1,8 +1,8 @@
 // ToldOnce: what a job tells its application of its steps, once each, whatever is repeated after an incident.
 //
-//   CO-3  (held back) what concerns version v (the step that makes it, its evaluation) is told when every place has
-//         voted for step v, which proves v whole at every place: where memory survives, no step that was told is
-//         repeated;
+//   CO-3  (held back) what concerns version v (the step that makes it, its evaluation, its checkpoint, which is
+//         committed then) is told when every place has voted for step v, which proves v whole at every place: where
+//         memory survives, no step that was told is repeated;
 //   CO-4  (compared) a step that is repeated all the same, because the job goes on from an older checkpoint, is not
 //         told again: its loss and norm must be, bit for bit, those that were told.
 #pragma once
@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -24,15 +25,18 @@ namespace troupe::runtime {
 class ToldOnce {
  public:
   /// `holds`: false: everything is told at once, and nothing may be repeated.
-  ToldOnce(SessionOptions application, bool holds)
-      : application_(std::move(application)), holds_(holds), first_(application_.first_step),
-        asked_to_(application_.first_step) {}
+  ToldOnce(SessionOptions application, bool holds);
+  ~ToldOnce();
   ToldOnce(const ToldOnce&) = delete;
 
   /// What it hears from here on happens at this time, in this generation (SessionOptions::on_event).
   void at(std::int64_t now_ns, std::uint32_t generation) { now_ = {now_ns, generation}; }
   /// The application's options with callbacks that come here; they refer to this object.
   SessionOptions options();
+  /// The job's checkpoints with what the session tells them: shards that are written are told behind the line of the
+  /// step that has made their version, so that a checkpoint to resume from never lies before a line that is missing.
+  /// Refers to this object. REQUIRES: called once; `checkpoints` outlives this object.
+  SnapshotObserver* observer(SnapshotObserver& checkpoints);
   /// The job goes on from this version, which is whole at every place: what concerns later ones is forgotten and comes
   /// again.
   void go_on_from(std::int64_t version);
@@ -51,6 +55,8 @@ class ToldOnce {
   void tell_to(std::int64_t version);
   void tell_step(const StepResult& result);
 
+  class Held;
+
   const SessionOptions application_;
   const bool holds_;
   const std::int64_t first_;
@@ -61,6 +67,8 @@ class ToldOnce {
   std::map<std::int64_t, std::vector<std::string>> asked_;           // programs that read a version, where any does
   std::int64_t asked_to_;                                            // the application was asked of versions before it
   std::pair<std::int64_t, std::uint32_t> now_{-1, 0};
+  std::unique_ptr<SnapshotObserver> observer_;
+  std::int64_t returns_ = 0;  // times that the job has gone on from a version: shards of before are not committed
   std::int64_t void_steps_ = 0;
   Status contradiction_;
 };

@@ -326,6 +326,39 @@ TEST_CASE("a place that is lost after the last step ends no job") {
   CHECK(late.restarted.empty());
 }
 
+TEST_CASE(
+    "a checkpoint is committed behind the line of the step that has made its version, and one that was held back as a "
+    "place was lost is not (CO-3 held back)") {
+  struct Counts final : CommitsAtOnce {
+    std::vector<std::int64_t> committed;
+    std::vector<std::int64_t>* told = nullptr;
+    bool wants(std::int64_t version) const override { return version == 1 || version == 3; }
+    void written(std::int64_t version, const std::vector<Report>&, const SumState&) override {
+      CHECK(told->back() == version - 1);
+      committed.push_back(version);
+    }
+  } checkpoints;
+  ThreePlaces job(&checkpoints);
+  checkpoints.told = &job.told;
+  job.enter();
+  const auto snapshot = [&](std::int64_t version) {
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("snapshot"), version, {}, 0});
+  };
+  job.commit(0);
+  snapshot(1);
+  CHECK(checkpoints.committed.empty());
+  CHECK(job.told.empty());
+  job.commit(1);
+  CHECK(checkpoints.committed == std::vector<std::int64_t>{1});
+  job.commit(2);
+  snapshot(3);
+  job.down(1);
+  job.leave({0, 2});
+  job.go_on({3});
+  for (const std::int64_t step : {3, 4}) job.commit(step);
+  CHECK(checkpoints.committed == std::vector<std::int64_t>{1});
+}
+
 TEST_CASE("a job that ends at once still tells the line that it held back") {
   ThreePlaces job;
   job.enter();
