@@ -195,8 +195,8 @@ TEST_CASE(
     }
   }
   CHECK(restarts > test::of_drawn(8));
-  CHECK(changed > test::of_drawn(60));
-  CHECK(dismissed > test::of_drawn(60));
+  CHECK(changed > test::of_drawn(40));
+  CHECK(dismissed > test::of_drawn(40));
   CHECK(lost > test::of_drawn(8));
 }
 
