@@ -128,7 +128,10 @@ TEST_CASE("a worker that is killed while its run changes its mesh is an incident
       REQUIRE(job.wait_for_lines(out + "/metrics.jsonl", 3));
       CHECK(run(troupe_command({"scale", out, "--mesh", "dp=2,pp=2"})).code == exit_ok);
       REQUIRE(has_workers(job, 4));
-      if (changed) REQUIRE(job.wait_for_lines(out + "/incidents.jsonl", 1));
+      if (changed) {  // and a step is done: before that the change would be given up
+        REQUIRE(job.wait_for_lines(out + "/incidents.jsonl", 1));
+        REQUIRE(job.wait_for_lines(out + "/metrics.jsonl", count_lines(out + "/metrics.jsonl") + 2));
+      }
       ::kill(job.workers().back(), SIGKILL);
       const auto o = job.wait(60);
       CHECK(o.code == exit_ok);
