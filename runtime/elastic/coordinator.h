@@ -247,9 +247,7 @@ class Coordinator {
   /// When the next silent place is to be killed, and kills those that are.
   std::int64_t silent_at_ns() const;
   /// For how long a process that is started may say nothing: before the job has begun nothing is lost by waiting.
-  std::int64_t start_may_take_ns() const {
-    return begun_ ? start_wait_ns : std::max<std::int64_t>(start_wait_ns, options_.stall_s * 1'000'000'000ll / 2);
-  }
+  std::int64_t start_may_take_ns() const { return begun_ ? start_wait_ns : std::max(start_wait_ns, stall_ns() / 2); }
   void kill_who_are_silent(std::int64_t now_ns);
   /// Of a place's process, which is killed for it.
   enum class Fault : std::uint8_t {
@@ -266,8 +264,9 @@ class Coordinator {
   bool knows_a_step() const { return session_->committed() >= options_.session.first_step + 2; }
   /// For how long the job may make no progress before its places are asked what they wait for.
   std::int64_t quiet_ns() const;
-  /// The same, before a link that is cut is looked for.
-  std::int64_t cut_after_ns() const;
+  /// The same, where no act is known to run. A link that is cut is looked for after half of it.
+  std::int64_t known_quiet_ns() const;
+  std::int64_t stall_ns() const { return std::int64_t{options_.stall_s} * 1'000'000'000; }
   /// Kills a place that peers do not reach, though it lives (CR-7 cut links).
   void kill_who_is_cut_off(std::int64_t now_ns);
   /// The places have answered what they wait for, or had the time to.

@@ -145,9 +145,8 @@ void Coordinator::leave_generation(std::int64_t now_ns) {
 
 Status Coordinator::start_again(Rank rank, bool afresh, std::int64_t now_ns) {
   quiesced_.insert(rank);
-  if (watched_plan_ == plan_ && stragglers_->is_slow(rank) && options_.on_straggler)
+  if (watched_plan_ == plan_ && stragglers_->forget(rank) && options_.on_straggler)
     options_.on_straggler({place_number(rank), 1, session_->committed(), true});  // another process
-  if (watched_plan_ == plan_) stragglers_->forget(rank);
   pulses_[static_cast<std::size_t>(rank)] = {now_ns + start_may_take_ns(), 0, false, true, {}};
   return sink_.restart(options_.places[static_cast<std::size_t>(rank)], afresh)
       .in(worker(rank) + " cannot be started again");
@@ -200,11 +199,11 @@ bool Coordinator::have_answered(std::int64_t now_ns) const {
 
 void Coordinator::kill_the_blamed(std::int64_t now_ns) {
   answer_until_ns_.reset();
-  last_heard_ns_ = now_ns;  // what the kill sets free is waited for anew
   const std::string report = "\n" + waits_text(place_numbers(), session_->waits_for(), std::exchange(answers_, {}));
   for (auto& [rank, blame] : blamed_) {
     if (std::exchange(blame.killed, true)) continue;
     blame.report = report;
+    last_heard_ns_ = now_ns;  // what the kill sets free is waited for anew
     log_debug(fmt::format("{} is killed", worker(rank)));
     sink_.kill(options_.places[static_cast<std::size_t>(rank)]);
   }
@@ -268,17 +267,14 @@ void Coordinator::kill_who_is_cut_off(std::int64_t now_ns) {
         now_ns);
 }
 
-std::int64_t Coordinator::cut_after_ns() const {
-  const std::int64_t stall_ns = options_.stall_s * 1'000'000'000ll;
-  if (phase_ != Phase::running || !knows_a_step()) return stall_ns / 2;
-  return std::min(stall_ns, std::max(options_.detect_ns, ActWatch::times_longest * longest_quiet_ns_)) / 2;
+std::int64_t Coordinator::known_quiet_ns() const {
+  if (phase_ != Phase::running || !knows_a_step()) return stall_ns();
+  return std::min(stall_ns(), std::max(options_.detect_ns, ActWatch::times_longest * longest_quiet_ns_));
 }
 
 std::int64_t Coordinator::quiet_ns() const {
-  const std::int64_t stall_ns = options_.stall_s * 1'000'000'000ll;
   const bool busy = std::any_of(pulses_.begin(), pulses_.end(), [](const Pulse& p) { return p.busy; });
-  if (!recovers() || options_.detect_ns == 0 || busy || !knows_a_step() || phase_ != Phase::running) return stall_ns;
-  return std::min(stall_ns, std::max(options_.detect_ns, ActWatch::times_longest * longest_quiet_ns_));
+  return recovers() && options_.detect_ns > 0 && !busy ? known_quiet_ns() : stall_ns();
 }
 
 void Coordinator::take_stall(std::int64_t now_ns) {

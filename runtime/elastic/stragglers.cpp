@@ -52,10 +52,10 @@ void Stragglers::begin_generation() {
   step_ns_.clear();
 }
 
-void Stragglers::forget(Rank rank) {
-  slow_.erase(rank);
+bool Stragglers::forget(Rank rank) {
   Place& place = places_[static_cast<std::size_t>(rank)];
   place.first = place.times = 0;
+  return slow_.erase(rank) > 0;
 }
 
 void Stragglers::look() {

@@ -29,8 +29,8 @@ class Stragglers {
   explicit Stragglers(const Plan& plan);
   /// A generation begins with the same plan: what places took at first, and who was named, stays.
   void begin_generation();
-  /// Another process takes the place of a rank.
-  void forget(Rank rank);
+  /// Another process takes the place of a rank. Whether the process before was named.
+  bool forget(Rank rank);
 
   struct Change {
     Rank rank = -1;

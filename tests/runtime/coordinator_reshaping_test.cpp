@@ -5,6 +5,11 @@ using namespace three_places;
 
 namespace {
 
+void three_steps(ThreePlaces& job) {
+  job.enter();
+  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+}
+
 /// All places of the plan that runs vote for a step, which commits.
 void vote_all(ThreePlaces& job, std::int64_t step) {
   const Plan& plan = job.coordinator.plan();
@@ -23,8 +28,7 @@ TEST_CASE(
     "places that are gone for good are not started again: the others go on with another plan, each with most of its "
     "state") {
   ThreePlaces job(nullptr, 1, true);
-  job.enter();
-  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+  three_steps(job);
   job.down(1, 10 * ms);
   CHECK(job.who<Abort>(3) == RankList{0, 2});
   CHECK(job.restarted.empty());
@@ -79,8 +83,7 @@ TEST_CASE(
 
 TEST_CASE("a place that is lost while another plan is entered: the state still lies where it was before") {
   ThreePlaces job(nullptr, 1, true);
-  job.enter();
-  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+  three_steps(job);
   job.left = {{PlaceId{0}, {3}}, {PlaceId{1}, {3}}, {PlaceId{2}, {3}}};
   job.down(0);
   job.leave({1, 2});
@@ -107,8 +110,7 @@ TEST_CASE(
     "a place that is lost when all are ready with another plan, and has not voted: the state still lies where it was "
     "before (CO-2 votes)") {
   ThreePlaces job(nullptr, 1, true);
-  job.enter();
-  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+  three_steps(job);
   job.left = {{PlaceId{0}, {3}}, {PlaceId{1}, {3}}, {PlaceId{2}, {3}}};
   job.down(0);
   job.leave({1, 2});
@@ -159,8 +161,7 @@ TEST_CASE("a worn process is replaced, though its job replaces no lost place") {
 
 TEST_CASE("a place that fails while it enters another plan: the state still lies where it was (CO-2 votes)") {
   ThreePlaces job(nullptr, 1, true);
-  job.enter();
-  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+  three_steps(job);
   for (const Rank r : {0, 1, 2}) job.left[PlaceId{r}] = {3};
   job.down(0);
   job.leave({1, 2});

@@ -157,7 +157,7 @@ TEST_CASE("a new process in a place begins without a name, and with a history of
   job.steps(12, {3, 9});
   CHECK(job.stragglers.is_slow(1));
   job.stragglers.begin_generation();
-  job.stragglers.forget(1);
+  CHECK(job.stragglers.forget(1));
   CHECK_FALSE(job.stragglers.is_slow(1));
   job.steps(30, {3, 9});
   CHECK(job.changes.size() == 1);

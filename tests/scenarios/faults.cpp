@@ -11,7 +11,7 @@ namespace troupe::scenarios {
 
 namespace {
 
-/// Events that a recovery takes, or more: every other fault hits within so many after the one before.
+/// Events that a recovery takes, or more: every other fault hits within so many after the fault that it follows.
 constexpr std::int64_t recovery_events = 200;
 constexpr std::int64_t disk_operations_max = 40, disk_full_events_max = 1500;
 

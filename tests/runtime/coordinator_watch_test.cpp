@@ -1,0 +1,325 @@
+// How a coordinator finds places that hang, are stuck, slow or cut off, and jobs that wait for nothing that comes.
+#include "tests/runtime/three_places.h"
+
+using namespace three_places;
+
+TEST_CASE("a place that is killed is waited for: its job is not asked meanwhile what it waits for") {
+  const std::int64_t budget = CoordinatorOptions().detect_ns;
+  ThreePlaces job;
+  job.enter();
+  for (const std::int64_t step : {0, 1}) job.commit(step, 10 * ms);
+  std::int64_t now = 10 * ms;
+  for (; now < 10 * ms + budget; now += budget / 8) {
+    for (const Rank r : {0, 2}) job.hear(r, Progress{0, false, {}, 0, {}}, now);
+    job.coordinator.turn(now);
+  }
+  job.coordinator.turn(now);
+  for (const Rank r : {0, 2}) job.hear(r, Explained{"waits\n"}, now);
+  job.coordinator.turn(now);
+  CHECK(job.killed == RankList{1});
+  const auto asked = job.who<ExplainAll>(2).size();
+  for (const auto end = now + budget / 2; now < end; now += budget / 8) {
+    for (const Rank r : {0, 2}) job.hear(r, Progress{0, false, {}, 0, {}}, now);
+    job.coordinator.turn(now);
+  }
+  CHECK(job.who<ExplainAll>(2).size() == asked);
+  job.down(1, now);
+  job.leave({0, 2});
+  job.go_on({1, 2});
+  job.hear(0, Progress{1, false, {}, 0, {}}, now);
+  REQUIRE(job.incidents.size() == 1);
+  CHECK(job.incidents[0].culprit == 1);
+  CHECK(job.incidents[0].cause.starts_with("worker 1 has said nothing"));
+}
+
+TEST_CASE("a place that says nothing for the budget is killed, and its end says so (CR-5 silence)") {
+  ThreePlaces job;
+  const std::int64_t budget = CoordinatorOptions().detect_ns;
+  job.enter({}, 0);
+  const auto beat = [&](Rank r, std::int64_t now) { job.hear(r, Progress{0, true, {}, 0}, now); };
+  for (const Rank r : {0, 2}) beat(r, budget / 2);
+  job.coordinator.turn(budget - 1);
+  CHECK(job.killed.empty());
+  CHECK(job.coordinator.wakes_ns() == budget);
+  SUBCASE("while the coordinator's own process was stopped no place was silent") {
+    job.coordinator.resumed_after_stop(10 * budget);
+    job.coordinator.turn(11 * budget - 1);
+    CHECK(job.killed.empty());
+  }
+  SUBCASE("it is the silent one") {
+    job.coordinator.turn(budget);
+    job.coordinator.turn(budget + ms);
+    CHECK(job.who<ExplainAll>(2) == RankList{0, 1, 2});
+    CHECK(job.killed.empty());
+    for (const Rank r : {0, 2}) job.hear(r, Explained{"box.a waits for worker 1\n"}, budget + ms);
+    job.coordinator.turn(budget + ms);
+    CHECK(job.killed == RankList{1});
+    job.down(1, budget + 2 * ms);
+    job.leave({0, 2});
+    job.go_on({0});
+    job.hear(0, Progress{1, false, {}, 0}, budget + 3 * ms);
+    REQUIRE(job.incidents.size() == 1);
+    const std::string& cause = job.incidents[0].cause;
+    CHECK(cause.starts_with("worker 1 has said nothing for 2.0 s; worker 1 was killed for it\n"));
+    CHECK(cause.find("worker 0:\nbox.a waits for worker 1\nworker 1 does not answer\nworker 2:\n") !=
+          std::string::npos);
+  }
+  SUBCASE("the others do not answer: it is killed after an eighth of the budget") {
+    job.coordinator.turn(budget);
+    CHECK(job.coordinator.wakes_ns() <= budget + budget / 8);
+    job.coordinator.turn(budget + budget / 8 - 1);
+    CHECK(job.killed.empty());
+    job.coordinator.turn(budget + budget / 8);
+    CHECK(job.killed == RankList{1});
+  }
+  SUBCASE("it speaks while the others are asked: it lives") {
+    job.coordinator.turn(budget);
+    beat(1, budget + ms);
+    job.coordinator.turn(budget + budget / 8);
+    CHECK(job.killed.empty());
+    CHECK(job.incidents.empty());
+  }
+  SUBCASE("another place is lost while the others are asked: it is killed at once") {
+    job.coordinator.turn(budget);
+    job.down(0, budget + ms);
+    CHECK(job.killed == RankList{1});
+  }
+}
+
+TEST_CASE("a place whose act is stuck is killed by the name of the act") {
+  ThreePlaces job;
+  job.enter();
+  job.commit(0);
+  job.hear(2, Progress{9, true, "layer1.fwd", 4000});
+  CHECK(job.killed.empty());
+  for (const Rank r : {0, 1}) job.hear(r, Explained{"waits\n"});
+  job.coordinator.turn(0);
+  CHECK(job.killed == RankList{2});
+  job.down(2);
+  job.leave({0, 1});
+  job.go_on({0, 1});
+  job.hear(0, Progress{1, false, {}, 0});
+  CHECK(job.incidents.at(0).cause.starts_with(
+      "worker 2, actor 'layer1.fwd': its act has not ended for 4.0 s; worker 2 was killed for it\n"));
+}
+
+TEST_CASE(
+    "of two places that no ping passes between, and that both reach the job, one is killed once nothing goes on: the "
+    "one in more such pairs, then the higher number (CR-7 cut links)") {
+  const std::int64_t budget = CoordinatorOptions().detect_ns, beat = budget / 8;
+  struct Case {
+    std::vector<std::vector<Rank>> unheard;  // by place
+    RankList killed;
+    std::string cause;
+  };
+  for (const Case& c : {Case{{{1}, {0}, {}}, {1}, "worker 1 and worker 0 do not reach each other"},
+                        {{{}, {}, {0}}, {}, ""},  // one end says so: it may have been stopped itself
+                        {{{1, 2}, {0}, {0}}, {0}, "worker 0 and worker 1, worker 2 do not reach each other"},
+                        {{{}, {}, {}}, {}, ""},
+                        {{{0}, {7}, {-1}}, {}, ""}}) {  // none of a peer
+    CAPTURE(c.cause);
+    ThreePlaces job;
+    job.enter();
+    job.commit(0, 10 * ms);
+    job.commit(1, 20 * ms);
+    std::int64_t now = 20 * ms;
+    const auto beats = [&](std::int64_t to) {
+      for (; now < to; now += beat) {
+        for (Rank r = 0; r < 3; ++r)
+          job.hear(r, Progress{0, false, {}, 0, c.unheard[static_cast<std::size_t>(r)]}, now);
+        job.coordinator.turn(now);
+      }
+    };
+    beats(20 * ms + budget / 2);
+    CHECK(job.killed.empty());
+    beats(20 * ms + budget / 2 + beat);
+    CHECK(job.killed.empty());
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Explained{"waits\n"}, now);
+    job.coordinator.turn(now);
+    CHECK(job.killed == c.killed);
+    if (c.killed.empty()) continue;
+    const Rank lost = c.killed[0], other = lost == 0 ? 1 : 0, third = 3 - lost - other;
+    job.down(lost, now);
+    job.leave({other, third});
+    job.go_on({1, 2});
+    job.hear(0, Progress{1, false, {}, 0, {}}, now);
+    REQUIRE(job.incidents.size() == 1);
+    CHECK(job.incidents[0].culprit == lost);
+    CHECK(job.incidents[0].cause.starts_with(
+        fmt::format("{}, though both are heard here; worker {} was killed for it\n", c.cause, lost)));
+  }
+}
+
+TEST_CASE("of two places that do not reach each other the one goes that was lost more often (CR-7 cut links)") {
+  const std::int64_t budget = CoordinatorOptions().detect_ns, beat = budget / 8;
+  ThreePlaces job;
+  job.enter();
+  job.commit(0);
+  job.down(1);
+  job.leave({0, 2});
+  job.go_on({0, 1});
+  std::int64_t now = 10 * ms;
+  job.commit(1, now);
+  job.commit(2, now);
+  for (; now < budget; now += beat)
+    for (Rank r = 0; r < 3; ++r) {
+      job.hear(r, Progress{0, false, {}, 0, r == 0 ? RankList{} : RankList{3 - r}}, now);
+      job.coordinator.turn(now);
+    }
+  job.coordinator.turn(now);
+  CHECK(job.killed == RankList{1});
+}
+
+TEST_CASE("a link that is cut while places enter is found as well: they may restore a checkpoint (CR-7 cut links)") {
+  const std::int64_t beat = CoordinatorOptions().detect_ns / 8, second = 1000 * ms;
+  ThreePlaces job;
+  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>()});
+  for (std::int64_t now = 0; now < 61 * second; now += beat) {
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{0, false, {}, 0, r < 2 ? RankList{1 - r} : RankList{}}, now);
+    job.coordinator.turn(now);
+    if (now < 60 * second) REQUIRE(job.killed.empty());
+  }
+  CHECK(job.killed == RankList{1});
+}
+
+TEST_CASE("a place that all peers and the job miss is silent, not cut off; where work goes on no link is looked at") {
+  const std::int64_t budget = CoordinatorOptions().detect_ns, beat = budget / 8;
+  ThreePlaces job;
+  job.enter();
+  job.commit(0, 10 * ms);
+  job.commit(1, 20 * ms);
+  std::int64_t acts = 1;
+  const auto beats = [&](std::int64_t from, std::int64_t to, bool works, bool all) {
+    for (std::int64_t now = from; now < to; now += beat) {
+      acts += works ? 1 : 0;
+      job.hear(0, Progress{acts, false, {}, 0, {2}}, now);
+      job.hear(1, Progress{1, false, {}, 0, {2}}, now);
+      if (all) job.hear(2, Progress{1, false, {}, 0, {0, 1}}, now);
+      job.coordinator.turn(now);
+    }
+  };
+  beats(20 * ms, budget, true, true);
+  CHECK(job.killed.empty());
+  beats(budget, 2 * budget - beat, false, false);
+  CHECK(job.killed.empty());
+  job.hear(0, Progress{acts, false, {}, 0, {2}}, 2 * budget - beat);
+  job.hear(1, Progress{1, false, {}, 0, {2}}, 2 * budget - beat);
+  job.coordinator.turn(2 * budget);
+  job.coordinator.turn(2 * budget + beat);
+  CHECK(job.killed == RankList{2});
+}
+
+TEST_CASE("where more places compute than there are processors, none is named slow") {
+  int named = 0;
+  for (const std::int64_t at_once : {2, 3}) {
+    ThreePlaces job(nullptr, 0, false, at_once);
+    job.on_straggler = [&](const Straggler&) { ++named; };
+    job.enter();
+    for (std::int64_t step = 0; step < 14; ++step)
+      for (Rank r = 0; r < 3; ++r) {
+        Closed vote = job.vote_of(r, step);
+        vote.busy_ns = r == 1 ? 900 * ms : 300 * ms;
+        job.hear(r, vote, step * 1000 * ms);
+      }
+    CHECK(named == (at_once == 3 ? 1 : 0));
+  }
+}
+
+TEST_CASE("a place that computes far longer than its replicas is named, and goes on") {
+  std::vector<Straggler> named;
+  ThreePlaces job;
+  job.on_straggler = [&](const Straggler& s) { named.push_back(s); };
+  job.enter();
+  for (std::int64_t step = 0; step < 14; ++step) {
+    for (Rank r = 0; r < 3; ++r) {
+      Closed vote = job.vote_of(r, step);
+      vote.busy_ns = r == 1 ? 900 * ms : 300 * ms;
+      job.hear(r, vote, step * 1000 * ms);
+    }
+    CHECK(job.coordinator.committed() == step + 1);
+  }
+  REQUIRE(named.size() == 1);
+  CHECK(named[0].place == 1);
+  CHECK(named[0].times == doctest::Approx(3));
+  CHECK(named[0].step == 13);
+  CHECK(job.coordinator.state().places[1].slow_times == doctest::Approx(3));
+  CHECK(job.coordinator.state().places[0].slow_times == 0);
+  CHECK(job.killed.empty());
+  // The next generation: it is named no second time, and what takes the place of another is another process.
+  job.down(2);
+  job.leave({0, 1});
+  job.go_on({13, 14});
+  for (std::int64_t step = 14; step < 40; ++step)
+    for (Rank r = 0; r < 3; ++r) {
+      Closed vote = job.vote_of(r, step);
+      vote.busy_ns = r == 1 ? 900 * ms : 300 * ms;
+      if (step < 20) job.hear(r, vote, step * 1000 * ms);
+    }
+  CHECK(named.size() == 1);
+  job.down(1);
+  CHECK(job.coordinator.state().places[1].slow_times == 0);
+}
+
+TEST_CASE(
+    "where nothing runs and nothing comes, the places are asked, and the job goes on; where an act runs it waits for "
+    "the stall limit") {
+  const std::int64_t budget = CoordinatorOptions().detect_ns;
+  for (const bool busy : {false, true}) {
+    CAPTURE(busy);
+    ThreePlaces job;
+    job.enter();
+    job.commit(0, 10 * ms);
+    job.commit(1, 20 * ms);
+    std::int64_t now = 20 * ms;
+    for (; now < 20 * ms + budget; now += budget / 8)
+      for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{0, busy && r == 1, {}, 0}, now);
+    job.coordinator.turn(20 * ms + budget);
+    CHECK(job.who<ExplainAll>(2) == (busy ? RankList{} : RankList{0, 1, 2}));
+    if (busy) continue;
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Explained{"box.a waits for a message\n"}, now);
+    job.coordinator.turn(now);
+    CHECK_FALSE(job.coordinator.over());
+    CHECK(job.who<Abort>(3) == RankList{0, 1, 2});
+    job.leave({0, 1, 2});
+    job.go_on({1, 2});
+    job.hear(0, Progress{1, false, {}, 0}, now);
+    REQUIRE(job.incidents.size() == 1);
+    CHECK(job.incidents[0].culprit == -1);
+    CHECK(job.incidents[0].cause.find("box.a waits for a message") != std::string::npos);
+  }
+}
+
+TEST_CASE("gaps that the job has had before are no stall: eight times the longest may pass") {
+  const std::int64_t budget = CoordinatorOptions().detect_ns;
+  ThreePlaces job;
+  job.enter();
+  job.commit(0, 10 * ms);
+  job.commit(1, 10 * ms + budget);  // a message that takes long
+  const std::int64_t limit = 10 * ms + budget + 8 * budget;
+  for (std::int64_t now = 10 * ms + budget; now < limit; now += budget / 8)
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{0, false, {}, 0}, now);
+  job.coordinator.turn(limit - 1);
+  CHECK(job.who<ExplainAll>(2).empty());
+  job.coordinator.turn(limit);
+  CHECK(job.who<ExplainAll>(2) == RankList{0, 1, 2});
+}
+
+TEST_CASE("a place that hangs when the results are known is killed, and the job ends well (CR-5 silence)") {
+  ThreePlaces job;
+  job.enter();
+  for (std::int64_t step = 0; step < 20; ++step) job.commit(step);
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 20, {}, 0});
+  REQUIRE(job.coordinator.session().finished());
+  for (const Rank r : {0, 2}) job.hear(r, Stopped{});
+  const std::int64_t budget = CoordinatorOptions().detect_ns;
+  CHECK(job.coordinator.wakes_ns() == budget);
+  job.coordinator.turn(budget - 1);
+  CHECK(job.killed.empty());
+  job.coordinator.turn(budget);
+  CHECK(job.killed == RankList{1});
+  job.down(1, budget);
+  const JobResult r = job.result();
+  CHECK(r.status.ok());
+  CHECK(r.committed_steps == 20);
+  CHECK(r.incidents.empty());
+}
