@@ -4,14 +4,16 @@
 
 namespace troupe::actors {
 
-Status SnapshotBody::run(const ActContext& c, Parallel& par) {
-  const std::byte* params = params_.at(c.act.in[0].token.slot);
-  std::byte* arena = arena_.at(c.act.out[0].slot);
-  par.for_each(static_cast<std::int64_t>(copies_.size()), [&](std::int64_t i) {
+void copy_runs(const std::vector<SnapshotCopy>& copies, const std::byte* from, std::byte* to, Parallel& par) {
+  par.for_each(static_cast<std::int64_t>(copies.size()), [&](std::int64_t i) {
     if (par.stopping()) return;
-    const SnapshotCopy& copy = copies_[static_cast<std::size_t>(i)];
-    std::memcpy(arena + copy.to, params + copy.from, static_cast<std::size_t>(copy.bytes));
+    const SnapshotCopy& copy = copies[static_cast<std::size_t>(i)];
+    std::memcpy(to + copy.to, from + copy.from, static_cast<std::size_t>(copy.bytes));
   });
+}
+
+Status SnapshotBody::run(const ActContext& c, Parallel& par) {
+  copy_runs(copies_, params_.at(c.act.in[0].token.slot), arena_.at(c.act.out[0].slot), par);
   return par.stopping() ? stopped() : Status();
 }
 

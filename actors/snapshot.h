@@ -18,6 +18,9 @@ struct SnapshotCopy {
   std::int64_t bytes = 0;
 };
 
+/// Copies the runs of a parameter slot `from` to `to`; some are missing where it is stopped.
+void copy_runs(const std::vector<SnapshotCopy>& copies, const std::byte* from, std::byte* to, Parallel& parallel);
+
 class SnapshotBody final : public Body {
  public:
   SnapshotBody(std::vector<SnapshotCopy> copies, PortMemory params, PortMemory arena)

@@ -34,6 +34,12 @@ struct UserCall {
   std::function<void(std::string name, std::vector<double> values)> report;
 };
 
+/// What the outputs of an act follow from.
+enum class ActsBy : std::uint8_t {
+  call,    ///< from inputs, step and microbatch alone: it may be done again, by another object
+  history  ///< from earlier acts of this object too: a job that recovers would not come out the same, and is refused
+};
+
 /// An application's actor: one object at each place that runs it.
 class UserActor {
  public:

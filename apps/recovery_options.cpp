@@ -3,29 +3,34 @@
 #include <fmt/format.h>
 
 #include "apps/argument_forms.h"
+#include "apps/options/recovery.h"
 
 namespace troupe {
 
 void recovery_options(CLI::App& command, lm::JobArguments& arguments) {
   command
       .add_option("--recovery", arguments.recovery,
-                  "slots: go on when a worker is lost; off: end (default: run.recovery of the configuration)")
-      ->check(CLI::IsMember({"slots", "off"}));
+                  "go on when a worker is lost: slots: from parameters and moments that lie in memory twice; copies:K: "
+                  "from copies in host memory, taken every K steps; off: end (default: run.recovery of the "
+                  "configuration)")
+      ->check([](const std::string& text) {
+        const auto recovery = lm::parse_recovery(text);
+        return recovery.ok() ? std::string() : recovery.status().message();
+      });
   command
       .add_option("--detect-budget", arguments.detect_budget_ms,
-                  fmt::format("with --recovery slots: ms for which a worker may say nothing before it is taken for "
+                  fmt::format("with --recovery: ms for which a worker may say nothing before it is taken for "
                               "hung, killed and started again (default: {})",
                               arguments.detect_budget_ms))
       ->check(whole_number(100, 600'000));
   command
-      .add_option(
-          "--replace", arguments.replace,
-          "with --recovery slots: always: a new worker takes the place of one that is lost; never: the run goes "
-          "on without it, in another shape (default: always)")
+      .add_option("--replace", arguments.replace,
+                  "with --recovery: always: a new worker takes the place of one that is lost; never: the run goes "
+                  "on without it, in another shape (default: always)")
       ->check(CLI::IsMember({"always", "never"}));
   command
       .add_option("--grace", arguments.grace_s,
-                  fmt::format("with --recovery slots and checkpoints: seconds that the steps which have begun may take "
+                  fmt::format("with --recovery and checkpoints: seconds that the steps which have begun may take "
                               "after a signal; then the newest whole step is saved (default: {})",
                               arguments.grace_s))
       ->check(whole_number(0, 86'400));
@@ -40,7 +45,7 @@ void recovery_options(CLI::App& command, lm::JobArguments& arguments) {
           "a drill: ACTION@ACT[:before|:mid|:after][#N]/workerR does ACTION (SIGKILL, SIGSTOP, SIGSEGV, EXIT, HANG, "
           "DROP, SLOW, or CUT, whose /workerR-workerP names two) at the N-th ACT (forward, backward, weights, "
           "exchange, norm, commit, update, gather, snapshot, "
-          "write, digest, actor, enter, or an actor's name) of worker R (repeatable; default: none)")
+          "write, copy, digest, actor, enter, or an actor's name) of worker R (repeatable; default: none)")
       ->allow_extra_args(false);
 }
 
@@ -51,8 +56,8 @@ void running_commands(CLI::App& cli, lm::RunningArguments& arguments, int (*&run
     sub->callback([&run, command] { run = command; });
     return sub;
   };
-  add("ps", "Show what a run with --recovery slots does: its workers, its step, its incidents", lm::ps_command);
-  add("scale", "Ask a run with --recovery slots to go on with another mesh, from its next step on", lm::scale_command)
+  add("ps", "Show what a run with --recovery does: its workers, its step, its incidents", lm::ps_command);
+  add("scale", "Ask a run with --recovery to go on with another mesh, from its next step on", lm::scale_command)
       ->add_option("--mesh", arguments.mesh, "such as dp=2,pp=2; tp is the run's")
       ->required();
 }

@@ -5,7 +5,8 @@
   bench/two_builds.py runs  --before ROOT --after ROOT --data FILE CONFIG [--pairs 10] [--steps 6] [-- ...]
   bench/two_builds.py loss  --before ROOT --after ROOT --data FILE CONFIG [--pairs 5]  [--steps 1000] [-- ...]
 
-ROOT is a checkout with build/apps/troupe. Pairs alternate which build goes first. `steps` prints the ratio of the median
+ROOT is a checkout with build/apps/troupe. Pairs alternate which build goes first; with several --before, each round runs all of them, in turn
+another one first, and its ratio to each is printed. `steps` prints the ratio of the median
 step times, `runs` that of the means (where other programs run between the acts of some steps, such as an evaluation; evaluation is off
 unless the arguments turn it on); `loss` trains both with each of the seeds 1, 2, ... and prints the difference of the evaluation losses."""
 import argparse
@@ -44,7 +45,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["steps", "runs", "loss"])
     parser.add_argument("config")
-    for name in ("--before", "--after", "--data"):
+    parser.add_argument("--before", required=True, action="append")
+    for name in ("--after", "--data"):
         parser.add_argument(name, required=True)
     parser.add_argument("--pairs", type=int)
     parser.add_argument("--steps", type=int)
@@ -55,17 +57,20 @@ def main():
     measure = eval_loss if args.what == "loss" else step_ms
     args.pairs = args.pairs or (5 if args.what == "loss" else 10)
     args.steps = args.steps or (1000 if args.what == "loss" else 6)
-    values = []
-    for pair in range(args.pairs):
-        both = {}
-        for side in ("before", "after") if pair % 2 == 0 else ("after", "before"):
-            both[side] = measure(getattr(args, side), args, pair)
-        values.append(both["after"] - both["before"] if args.what == "loss" else both["after"] / both["before"])
-        print(f"pair {pair + 1}: before {both['before']:.6g}, after {both['after']:.6g}: {values[-1]:.6g}", flush=True)
-    mean = statistics.mean(values)
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else float("nan")
     kind = "difference of evaluation losses" if args.what == "loss" else "ratio of step times"
-    print(f"{args.config} {' '.join(further)}: {kind}: median {statistics.median(values):.6g}, mean {mean:.6g}, standard error {error:.2g}, {len(values)} pairs")
+    roots = args.before + [args.after]
+    values = {before: [] for before in args.before}
+    for pair in range(args.pairs):
+        first = pair % len(roots)
+        got = {root: measure(root, args, pair) for root in roots[first:] + roots[:first]}
+        after = got[args.after]
+        for before, ratios in values.items():
+            ratios.append(after - got[before] if args.what == "loss" else after / got[before])
+        print(f"pair {pair + 1}: " + ", ".join(f"before {got[b]:.6g}, after {after:.6g}: {values[b][-1]:.6g}" for b in args.before), flush=True)
+    for before, ratios in values.items():
+        error = statistics.stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else float("nan")
+        print(f"{args.config} {' '.join(further)}: {kind}, after over {before}: median {statistics.median(ratios):.6g}, mean {statistics.mean(ratios):.6g}, "
+              f"standard error {error:.2g}, {len(ratios)} pairs")
 
 
 if __name__ == "__main__":

@@ -70,13 +70,13 @@ std::vector<std::string> useless_arguments(const JobArguments& a, const LmConfig
   }
   const auto slows = [](const std::string& drill) { return drill.starts_with("SLOW@"); };
   if (config.run.recovery == "off" && !std::all_of(a.inject.begin(), a.inject.end(), slows))
-    out.push_back("--inject without --recovery slots: the run ends with the worker that the drill hits");
+    out.push_back("--inject without --recovery slots or copies:K: the run ends with the worker that the drill hits");
   if (config.run.recovery == "off" && a.replace != JobArguments().replace)
     out.push_back(fmt::format("--replace {} has no effect: see --recovery", a.replace));
   if (a.grace_s != JobArguments().grace_s && (config.run.recovery == "off" || config.checkpoint.every == 0))
     out.push_back(fmt::format("--grace {} has no effect: see --recovery and --checkpoint-every", a.grace_s));
   if (a.spares > 0 && (config.run.recovery == "off" || a.replace == "always"))
-    out.push_back(fmt::format("--spares {} has no effect: it needs --recovery slots and --replace never", a.spares));
+    out.push_back(fmt::format("--spares {} has no effect: it needs --recovery and --replace never", a.spares));
   if (config.run.recovery == "off" && a.detect_budget_ms != JobArguments().detect_budget_ms)
     out.push_back(fmt::format("--detect-budget {} has no effect: see --recovery", a.detect_budget_ms));
   const TraceWindow& window = a.trace;

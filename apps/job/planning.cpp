@@ -9,6 +9,7 @@
 #include "apps/job/argument_checks.h"
 #include "apps/lm/byte_tokens.h"
 #include "apps/lm/model.h"
+#include "apps/options/recovery.h"
 #include "apps/options/throttle_spec.h"
 #include "devices/base/check.h"
 #include "devices/base/text_table.h"
@@ -126,7 +127,9 @@ Expected<CompileOptions> compile_options(const Prepared& p) {
       static_cast<std::int32_t>(std::clamp<std::int64_t>(p.config.schedule.microbatches_ahead(), 0, others));
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
-  o.keeps_version = p.config.run.recovery == "slots";
+  TROUPE_ASSIGN(const Recovery recovery, parse_recovery(p.config.run.recovery));
+  o.keeps_version = recovery.slots;
+  o.keeps_copies = recovery.copy_every > 0;
   o.snapshots = p.config.checkpoint.every > 0 ? static_cast<std::int32_t>(p.config.checkpoint.arena) : 0;
   o.costs = p.costs;
   o.layout_costs = p.layout_costs;

@@ -359,6 +359,7 @@ std::string Results::run_json(const JobResult& result, const std::string& status
                               {"sent_bytes", place.sent_bytes},
                               {"received_bytes", place.received_bytes},
                               {"arena_bytes", local.ok() ? local->arena_bytes : 0},
+                              {"copies_bytes", local.ok() ? local->copies_bytes : 0},
                               {"restored_bytes", place.restored_bytes},
                               {"restore_s", place.restore_s}});
   }

@@ -12,8 +12,7 @@ namespace {
 
 int ask(const std::string& out, const std::string& request) {
   const auto answer = ask_job(socket_of(out), request);
-  if (!answer.ok())
-    return say(answer.status().in("no run with --recovery slots is under way in '" + out + "'"), exit_output);
+  if (!answer.ok()) return say(answer.status().in("no run with --recovery is under way in '" + out + "'"), exit_output);
   constexpr const char* refused = "troupe: ";
   if (answer->rfind(refused, 0) == 0) return say(invalid(answer->substr(std::string(refused).size())), exit_plan);
   report::print(*answer + (answer->back() == '\n' ? "" : "\n"));

@@ -5,7 +5,7 @@
 
 namespace troupe::lm {
 
-/// Where a run with --recovery slots listens.
+/// Where a run with --recovery listens.
 std::string socket_of(const std::string& out);
 
 struct RunningArguments {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 #include <sstream>
 #include <utility>
@@ -11,7 +12,9 @@
 #include "apps/lm/data.h"
 #include "apps/lm/learning_rate.h"
 #include "apps/lm/unpack.h"
+#include "apps/options/recovery.h"
 #include "apps/report/output.h"
+#include "devices/base/check.h"
 #include "devices/base/log.h"
 #include "devices/base/text_table.h"
 
@@ -78,6 +81,7 @@ int Training::run() {
                              "; leave the folder to the job that has claimed it, or end that job and go on "
                              "here with --resume");
   if (code == exit_diverged) s = Status(s.code(), s.message() + advice());
+  if (code == exit_do_not_requeue) s = with_advice(s);
   // in the last step
   if (s.ok() && !results_.write_error().ok()) s = results_.write_error(), code = exit_output;
   if (const Status w = results_.write_files(result, s, sampler_.text()); s.ok() && !w.ok()) s = w, code = exit_output;
@@ -86,6 +90,18 @@ int Training::run() {
   if (!s.ok()) return say(s, code);
   results_.print_summary(result, sampler_.text());
   return exit_ok;
+}
+
+/// Into the first line: behind it may come logs, and what the workers waited for.
+Status Training::with_advice(const Status& gave_up) const {
+  const std::string& text = gave_up.message();
+  const auto end = std::min(text.find('\n'), text.size());
+  return Status(
+      gave_up.code(),
+      fmt::format("{}. Started anew it would most likely fail again: all causes are in incidents.jsonl. If "
+                  "something outside the run took the workers, {}{}",
+                  text.substr(0, end), results_.saved_step() > first_step_ ? "go on with --resume" : "start it again",
+                  text.substr(end)));
 }
 
 std::string Training::advice() const {
@@ -199,7 +215,10 @@ JobOptions Training::options() {
   o.paced = a_.paced > 0 ? 1 : 0;
   o.run_kernels = a_.paced == 0;
   o.trace = a_.trace;
-  o.recovers = p_.config.run.recovery == "slots";
+  const auto recovery = parse_recovery(p_.config.run.recovery);
+  ASSERT(recovery.ok(), p_.config.run.recovery);  // validate() has read it
+  o.recovers = recovery->on();
+  o.session.copy_every = recovery->copy_every;
   o.detect_budget_ms = a_.detect_budget_ms;
   if (o.recovers) {
     o.grace_s = a_.grace_s;

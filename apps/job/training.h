@@ -38,6 +38,7 @@ class Training {
   Status begin_at_point(int& code);
   /// What a user whose training has diverged can do.
   std::string advice() const;
+  Status with_advice(const Status& gave_up) const;
   runtime::JobOptions options();
   /// The job's plan on other stages. Thread-safe. Error: the model does not run so.
   Expected<runtime::Plan> replan(const runtime::StageWidths& dp) const;

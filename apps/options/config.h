@@ -98,7 +98,7 @@ struct DataConfig {
 struct RunConfig {
   std::int64_t seed = 1;
   std::int64_t threads = 1;      ///< per worker
-  std::string recovery = "off";  ///< or "slots": the run goes on when a worker is lost
+  std::string recovery = "off";  ///< see parse_recovery: the run goes on when a worker is lost
   bool operator==(const RunConfig&) const = default;
 };
 

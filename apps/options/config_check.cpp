@@ -10,6 +10,7 @@
 
 #include "apps/options/config_fields.h"
 #include "apps/options/mesh_spec.h"
+#include "apps/options/recovery.h"
 #include "runtime/plan/pipeline_schedule.h"
 
 namespace troupe::lm {
@@ -143,8 +144,7 @@ Status validate(const LmConfig& config) {
   TROUPE_TRY(pipeline.status().in("'schedule.pipeline'"));
   TROUPE_TRY(check_ahead(s, *pipeline));
 
-  if (const auto& r = config.run.recovery; r != "off" && r != "slots")
-    return invalid(fmt::format("'run.recovery' = \"{}\" is none: expected \"off\" or \"slots\"", r));
+  TROUPE_TRY(parse_recovery(config.run.recovery).status().in("'run.recovery'"));
   if (config.eval.every > 0 && config.eval.fraction == 0)
     return invalid(fmt::format("'eval.fraction' = 0 leaves no text for the evaluation every {} steps ('eval.every')",
                                config.eval.every));

@@ -92,7 +92,7 @@ void each_field(Config& c, Visit&& visit) {
   visit(Key{"run.threads", "threads per worker", 1, 1024}, c.run.threads);
   visit(Key{"run.recovery",
             "\"slots\": the run goes on when a worker is lost, from parameters and moments that lie in memory twice; "
-            "\"off\": it ends"},
+            "\"copies:K\": from copies of them in host memory, taken every K steps; \"off\": it ends"},
         c.run.recovery);
 }
 

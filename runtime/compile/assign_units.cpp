@@ -193,6 +193,12 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
     plan.programs.push_back("snapshot");
     plan.program_specs.push_back({});
   }
+  if (options.keeps_copies) {
+    if (options.keeps_version)
+      return invalid("CompileOptions::keeps_version and keeps_copies are both set: one is enough");
+    plan.programs.push_back("copy");
+    plan.program_specs.push_back({});
+  }
   plan.trains = graph.trains();
   plan.hyper = graph.hyper();
   plan.seed = options.seed;

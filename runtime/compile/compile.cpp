@@ -10,7 +10,7 @@ Expected<Plan> compile(const Graph& graph, const CompileOptions& options) {
   TROUPE_ASSIGN(Staged staged, assign_units(graph, options));
   TROUPE_ASSIGN(Lowered low, lower(graph, staged));
   TROUPE_TRY(make_plan(graph, staged.plan, std::move(low), staged.virtual_stages,
-                       scheme_of(options.zero, options.keeps_version), options.snapshots));
+                       scheme_of(options.zero, options.keeps_version), options.snapshots, options.keeps_copies));
   return std::move(staged.plan);
 }
 

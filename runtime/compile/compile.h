@@ -27,6 +27,9 @@ struct CompileOptions {
   /// whole until every place has voted for step v + 1: what a job needs to go on after a worker has died. Twice
   /// the memory of both; the same bits.
   bool keeps_version = false;
+  /// Instead: each place copies its part of some versions (SessionOptions::copy_every) to host memory that outlives its
+  /// process, with room for two. For devices whose memory dies with the process, or has no room for the state twice.
+  bool keeps_copies = false;
   /// Versions of parameters and moments for which every place's arena has room; 0: the plan takes no checkpoint.
   std::int32_t snapshots = 0;
   CostModel costs;

@@ -23,14 +23,15 @@ CoordinatorOptions with_places(CoordinatorOptions options, Rank ranks) {
 
 Coordinator::Coordinator(const Plan& plan, CoordinatorOptions options, JobCheckpoints* checkpoints,
                          CoordinatorSink& sink)
-    : plan_(&plan), options_(with_places(std::move(options), plan.workers())), checkpoints_(checkpoints), sink_(sink),
-      told_(options_.session, options_.recovers),
+    : plan_(&plan), options_(with_places(std::move(options), plan.workers())), waits_(options_.detect_ns),
+      checkpoints_(checkpoints), sink_(sink), told_(options_.session, options_.recovers),
       held_checkpoints_(checkpoints ? told_.observer(*checkpoints) : nullptr), all_(options_.places),
       told_plan_(all_.begin(), all_.end()), home_{&plan, all_, {}} {
   const auto ranks = static_cast<std::size_t>(plan.workers());
   REQUIRE(options_.places.size() == ranks, options_.places.size(), ranks);
   REQUIRE(std::set(options_.places.begin(), options_.places.end()).size() == ranks, ranks);
-  REQUIRE(!options_.recovers || plan.keeps_version(), ranks);
+  REQUIRE(!options_.recovers || plan.keeps_version() || (plan.keeps_copies() && options_.session.copy_every > 0),
+          ranks);
   result_.places.resize(ranks);
   pulses_.resize(ranks);
   begin_session(options_.session.first_step, options_.session.sums);
@@ -152,7 +153,7 @@ void Coordinator::turn(std::int64_t now_ns) {
   if (!told_.contradiction().ok()) return end(told_.contradiction(), exit_worker);
   if (all(stopped_)) return end(pause_.status(), pause_.code());
   if (phase_ == Phase::leaving) {
-    if (!leave_until_ns_) leave_until_ns_ = now_ns + quiesce_wait_ns;
+    if (!leave_until_ns_) leave_until_ns_ = now_ns + waits_.quiesce_ns;
     if (now_ns >= *leave_until_ns_) kill_who_stay(now_ns);
   }
   if (now_ns >= silent_at_ns()) kill_who_are_silent(now_ns);
@@ -162,7 +163,7 @@ void Coordinator::turn(std::int64_t now_ns) {
       (now_ns >= *explain_until_ns_ || static_cast<Rank>(explanations_.size()) == plan_->workers()))
     return take_stall(now_ns);
   if (!explain_until_ns_ && !answer_until_ns_ && now_ns >= last_heard_ns_ + quiet_ns()) {
-    explain_until_ns_ = now_ns + explain_wait_ns;
+    explain_until_ns_ = now_ns + waits_.explain_ns;
     explain_quiet_ns_ = quiet_ns();
     for (const Rank r : stopped_) explanations_[r] = "  it has stopped\n";
     log_debug(fmt::format("no progress for {:.1f} s: the workers are asked what they wait for",
@@ -310,9 +311,9 @@ void Coordinator::decide(PlaceId from, const FromWorker& message, std::int64_t n
     diverged_ = s;
     log_debug(s.message() + "; the job ends when the programs that read versions before have closed");
   } else if (s.code() == Code::unavailable) {
-    suspicion_ = {from, s, now_ns + culprit_wait_ns, false};
+    suspicion_ = {from, s, now_ns + waits_.culprit_ns, false};
   } else if (failed && failed->actor.empty() && recovers() && begun_ && s.code() != Code::damaged) {
-    suspicion_ = {from, s, now_ns + culprit_wait_ns, true};  // the process itself, which is about to end
+    suspicion_ = {from, s, now_ns + waits_.culprit_ns, true};  // the process itself, which is about to end
   } else if (const Status cause = sink_.with_last_log_lines(from, s);
              failed && s.code() != Code::damaged && recovers() && begun_) {
     lose(rank_of(from), failed->actor, cause, now_ns);

@@ -10,11 +10,11 @@
 // on in another shape, it takes another plan between Quiesced and Enter, and places take their state from where the
 // generation before has left it (decision 0031).
 //
-//   CR-1  (the culprit) a place that loses a peer says so, and most likely is not the culprit: for culprit_wait_ns the
+//   CR-1  (the culprit) a place that loses a peer says so, and most likely is not the culprit: for culprit_ns the
 //         end of another place's process explains it;
 //   CR-2  (progress) a job of which no place tells of progress for stall_s ends: its places are asked what their actors
-//         wait for first, and have explain_wait_ns to answer;
-//   CR-3  (leaving) a place that has not left its generation quiesce_wait_ns after it was told to is killed;
+//         wait for first, and have explain_ns to answer;
+//   CR-3  (leaving) a place that has not left its generation quiesce_ns after it was told to is killed;
 //   CR-4  (giving up) a job ends with exit_do_not_requeue at the third incident in a row without a commit in between,
 //         and where an actor fails twice at the same step;
 //   CR-5  (silence) a place of a job that recovers that says nothing for detect_ns is killed, as one that hangs; so is
@@ -29,6 +29,7 @@
 //         more such pairs, then the one that was lost more often, then the higher number.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <map>
@@ -101,7 +102,7 @@ struct CoordinatorOptions {
   std::function<void()> on_ready;  ///< all places are ready: the first step begins
   /// A request to end has been taken, and the job saves this version first.
   std::function<void(const std::string& why, std::int64_t version)> on_pause;
-  bool recovers = false;  ///< REQUIRES of the plan that it keeps versions
+  bool recovers = false;  ///< REQUIRES of the plan that it keeps versions, or copies: then session.copy_every too
   /// CR-5, of a job that recovers: its places send Progress eight times in that time.
   std::int64_t detect_ns = 2'000'000'000;
   /// CR-6, of a job that recovers and saves checkpoints.
@@ -109,8 +110,8 @@ struct CoordinatorOptions {
   int spares = 0;       ///< places without a rank that a planned change does not dismiss
   std::string restore;  ///< folder of the checkpoint to begin from; empty: initial values
   /// What goes on where so many places are left, since others are lost for good; null: a lost place comes back, in a
-  /// new process. Error: no plan runs on so few. REQUIRES of the plan that it keeps versions, and has the parameters of
-  /// the plan before.
+  /// new process. Error: no plan runs on so few. REQUIRES of the plan that it keeps versions or copies as the plan
+  /// before, and has its parameters.
   std::function<Expected<ChosenPlan>(const Plan& before, std::int64_t places)> replan;
   /// The job goes on after an incident, or has ended in it.
   std::function<void(const Incident&)> on_incident;
@@ -120,11 +121,18 @@ struct CoordinatorOptions {
   std::function<void(const Straggler&)> on_straggler;
 };
 
-inline constexpr std::int64_t culprit_wait_ns = 700'000'000, explain_wait_ns = 1'000'000'000;
-inline constexpr std::int64_t quiesce_wait_ns = 500'000'000;  ///< CR-3
-inline constexpr int incidents_in_a_row_max = 2;              ///< CR-4
-/// CR-5: a process that is started may say nothing for so long.
-inline constexpr std::int64_t start_wait_ns = 20'000'000'000;
+/// How long the coordinator waits, as parts of CoordinatorOptions::detect_ns (where it is 0, of its default), but
+/// 500 ms at least: what a process on a busy machine needs to answer, or to end.
+struct CoordinatorWaits {
+  static constexpr std::int64_t least_ns = 500'000'000, default_ns = 2'000'000'000;
+  explicit constexpr CoordinatorWaits(std::int64_t detect_ns) : budget_ns(detect_ns > 0 ? detect_ns : default_ns) {}
+  std::int64_t budget_ns;
+  std::int64_t culprit_ns = std::max(least_ns, budget_ns * 7 / 20);  ///< CR-1
+  std::int64_t explain_ns = std::max(least_ns, budget_ns / 2);       ///< CR-2
+  std::int64_t quiesce_ns = std::max(least_ns, budget_ns / 4);       ///< CR-3
+  std::int64_t start_ns = 10 * budget_ns;  ///< CR-5: a process that is started may say nothing for so long
+};
+inline constexpr int incidents_in_a_row_max = 2;  ///< CR-4
 
 /// Not thread-safe. Times are of one clock that never goes back.
 class Coordinator {
@@ -247,7 +255,9 @@ class Coordinator {
   /// When the next silent place is to be killed, and kills those that are.
   std::int64_t silent_at_ns() const;
   /// For how long a process that is started may say nothing: before the job has begun nothing is lost by waiting.
-  std::int64_t start_may_take_ns() const { return begun_ ? start_wait_ns : std::max(start_wait_ns, stall_ns() / 2); }
+  std::int64_t start_may_take_ns() const {
+    return begun_ ? waits_.start_ns : std::max(waits_.start_ns, stall_ns() / 2);
+  }
   void kill_who_are_silent(std::int64_t now_ns);
   /// Of a place's process, which is killed for it.
   enum class Fault : std::uint8_t {
@@ -291,6 +301,7 @@ class Coordinator {
 
   const Plan* plan_;  // that runs, or is entered
   CoordinatorOptions options_;
+  const CoordinatorWaits waits_;
   JobCheckpoints* checkpoints_;
   CoordinatorSink& sink_;
   GenerationFence fence_;

@@ -173,7 +173,8 @@ void Coordinator::kill_who_stay(std::int64_t now_ns) {
   for (Rank r = 0; r < plan_->workers(); ++r) {
     if (quiesced_.count(r) == 0 && !pulses_[static_cast<std::size_t>(r)].starts)  // CR-5 (silence) sees to these
       blame(r, Fault::slow,
-            fmt::format("{} has not left its generation within {} ms", worker(r), quiesce_wait_ns / 1'000'000), now_ns);
+            fmt::format("{} has not left its generation within {} ms", worker(r), waits_.quiesce_ns / 1'000'000),
+            now_ns);
   }
 }
 
@@ -337,7 +338,7 @@ Status Coordinator::replan(std::int64_t now_ns) {
   const auto pulses = std::exchange(pulses_, {});
   for (const PlaceId place : options_.places) {  // one that had no rank may only just have started
     const auto had = std::find(before.begin(), before.end(), place);
-    pulses_.push_back(had == before.end() ? Pulse{now_ns + start_wait_ns, 0, false, true, {}}
+    pulses_.push_back(had == before.end() ? Pulse{now_ns + waits_.start_ns, 0, false, true, {}}
                                           : pulses[static_cast<std::size_t>(had - before.begin())]);
   }
   quiesced_.clear();
@@ -369,7 +370,7 @@ std::optional<std::int64_t> Coordinator::newest_held(const Inventory& inventory)
 StateHome Coordinator::home_of(std::int64_t version, const Inventory& inventory) {
   StateHome home;
   const bool same = home_.plan == plan_;
-  bool lacks = !same;
+  bool lacks = !same || plan_->keeps_copies();
   for (Rank r = 0; r < home_.plan->workers(); ++r) lacks |= !inventory.holds(r, version);
   if (!lacks) return home;
   if (!same) home.plan = write_plan(*home_.plan);

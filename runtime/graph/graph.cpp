@@ -72,9 +72,9 @@ std::int32_t Graph::program(const std::string& name, ProgramSpec spec) {
   if (spec.microbatches < 1 || spec.microbatches > microbatches_max)
     fail(fmt::format("program '{}' has {} microbatches: possible are 1 to {}", name, spec.microbatches,
                      microbatches_max));
-  if (name.empty() || name == "digest" || name == "snapshot" ||
+  if (name.empty() || name == "digest" || name == "snapshot" || name == "copy" ||
       std::find(programs_.begin(), programs_.end(), name) != programs_.end())
-    fail("program '" + name + "': choose another name (each once; 'digest' and 'snapshot' are Troupe's own)");
+    fail("program '" + name + "': choose another name (each once; 'digest', 'snapshot' and 'copy' are Troupe's own)");
   if (programs_.size() == 31) fail("program '" + name + "' is one too many: a graph has at most 31");
   programs_.push_back(name);
   spec.sequential |= spec.stateful;

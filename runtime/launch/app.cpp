@@ -94,20 +94,40 @@ Status check_memory(const Plan& plan, std::int64_t bytes_max) {
 }
 
 /// Error: a job of this plan cannot go on when a worker is lost.
-Status check_recovers(const Plan& plan) {
+Status check_recovers(const Plan& plan, const SessionOptions& session) {
   if (!plan.trains) return invalid("JobOptions::recovers is set, and the plan trains nothing: its job can begin again");
-  if (!plan.keeps_version())
+  if (!plan.recoverable())
     return invalid(
         "JobOptions::recovers is set, and updates of the plan overwrite what they read: compile it with "
-        "CompileOptions::keeps_version");
+        "CompileOptions::keeps_version, or with keeps_copies");
+  if (plan.keeps_copies() && session.copy_every < 1)
+    return invalid(
+        fmt::format("JobOptions::recovers is set, and SessionOptions::copy_every is {}: a plan with copies "
+                    "needs 1 or more steps between them",
+                    session.copy_every));
   for (const PlanRole& role : plan.roles)
     for (const PlanChannel& c : role.channels)
-      if (c.kind == PlanChannel::Kind::parameter && c.slots < 2)
-        return invalid("JobOptions::recovers is set, and '" + c.name +
-                       "' has parameters that no update writes, so that no version says whether they are whole");
+      if (plan.keeps_version() && c.kind == PlanChannel::Kind::parameter && c.slots < 2)
+        return invalid(
+            "JobOptions::recovers is set, and '" + c.name +
+            "' has parameters that no update writes, so that no version says whether they are whole: compile "
+            "the plan with CompileOptions::keeps_copies");
   if (plan.step_spec().stateful)
     return invalid("JobOptions::recovers is set, and ops of program '" + plan.programs[plan.step_program] +
                    "' keep state from one microbatch to the next, which no new worker has");
+  return {};
+}
+
+/// Error: an actor of the plan is of a kind whose acts follow from earlier ones.
+Status check_acts_by_call(const Plan& plan, const std::set<std::string>& by_history) {
+  for (const PlanRole& role : plan.roles)
+    for (const PlanActor& a : role.actors)
+      if (a.kind == PlanActor::Kind::user && by_history.count(a.ops[0].op) > 0)
+        return invalid(fmt::format(
+            "JobOptions::recovers is set, and actor '{}' is of kind '{}', whose acts follow from earlier "
+            "acts (ActsBy::history): a new worker would not have them. Make it a function of inputs, step and "
+            "microbatch, or run without recovery",
+            a.ops[0].name, a.ops[0].op));
   return {};
 }
 
@@ -229,7 +249,10 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
         if (c.kind == PlanChannel::Kind::feed)
           return invalid(fmt::format("the graph has feed '{}', and SessionOptions::feed is not set", c.name));
   TROUPE_TRY(check_numbers(options.session));
-  if (options.recovers) TROUPE_TRY(check_recovers(plan));
+  if (options.recovers) {
+    TROUPE_TRY(check_recovers(plan, options.session));
+    TROUPE_TRY(check_acts_by_call(plan, by_history_));
+  }
   if (!options.replaces && (!options.recovers || !options.replan))
     return invalid(
         "JobOptions::replaces is false: set `recovers`, and `replan`, which compiles a plan for fewer workers");

@@ -9,6 +9,8 @@
 //   return app.run_main(plan, {.session = {.steps = 10}});
 #pragma once
 
+#include <set>
+#include <string>
 #include <type_traits>
 
 #include "actors/user_actor.h"
@@ -36,8 +38,9 @@ struct JobOptions {
   double paced = 0;                                ///< > 0: kernels take what the plan predicts, times this
   bool run_kernels = true;                         ///< paced only
   /// The job goes on when a worker is lost: in a new process, which finds parameters and moments where the old one
-  /// has left them in memory. For plans with CompileOptions::keeps_version, of user-defined actors that give the same
-  /// outputs for the same inputs, step and microbatch.
+  /// has left them in memory. For plans with CompileOptions::keeps_version, or with keeps_copies and
+  /// SessionOptions::copy_every, of user-defined actors that give the same outputs for the same inputs, step and
+  /// microbatch (ActsBy::call).
   bool recovers = false;
   /// Of a job that recovers: how long a worker may say nothing before it counts as hung, and is killed. 100 to 600,000.
   int detect_budget_ms = 2000;
@@ -88,16 +91,21 @@ class App {
   /// Registers an op. Error: as OpSet::add.
   Status op(kernels::OpDef def) { return ops_.add(std::move(def)); }
   /// Registers a kind of user-defined actor.
-  void actor(const std::string& kind, actors::UserActorFactory make) { actors_[kind] = std::move(make); }
+  void actor(const std::string& kind, actors::UserActorFactory make, actors::ActsBy acts = actors::ActsBy::call) {
+    actors_[kind] = std::move(make);
+    if (acts == actors::ActsBy::history) by_history_.insert(kind);
+    else by_history_.erase(kind);
+  }
   /// Registers class T as a kind of user-defined actor. REQUIRES: T has a constructor that takes a UserActorInfo, or
   /// no argument.
   template <class T>
-  void actor(const std::string& kind) {
-    actor(kind, [](const actors::UserActorInfo& info) -> Expected<std::unique_ptr<actors::UserActor>> {
+  void actor(const std::string& kind, actors::ActsBy acts = actors::ActsBy::call) {
+    const auto make = [](const actors::UserActorInfo& info) -> Expected<std::unique_ptr<actors::UserActor>> {
       if constexpr (std::is_constructible_v<T, const actors::UserActorInfo&>)
         return std::unique_ptr<actors::UserActor>(new T(info));
       else return std::unique_ptr<actors::UserActor>(new T);
-    });
+    };
+    actor(kind, make, acts);
   }
   const actors::UserActorSet& actors() const { return actors_; }
 
@@ -108,8 +116,9 @@ class App {
   void serve_if_worker(int argc, char** argv) const;
   /// Checks a plan before a job starts. Error (exit_plan of `run`): the plan does not verify; its
   /// graph has a feed and SessionOptions::feed is not set; a number of `options` is out of its range; its workers
-  /// together need more memory than there is; it takes checkpoints and the job has no folder for them, or the reverse;
-  /// its processes need more descriptors than a process may have; with `pin`, more compute threads than cores.
+  /// together need more memory than there is; the job recovers, and the plan keeps nothing to go on from, or has an
+  /// actor of ActsBy::history; it takes checkpoints and the job has no folder for them, or the reverse; its processes
+  /// need more descriptors than a process may have; with `pin`, more compute threads than cores.
   Status check(const Plan& plan, const JobOptions& options) const;
   /// Starts one worker process per place, runs the job, leaves no process behind however it ends but one that SIGKILL
   /// does not end, which the error names (exit_worker where the job has no other error). A job that restores a
@@ -129,6 +138,7 @@ class App {
  private:
   kernels::OpSet ops_;
   actors::UserActorSet actors_;
+  std::set<std::string> by_history_;  // kinds of actors that no job may have which recovers
 };
 
 /// Runs a worker process whose control link is `fd`, from its first message (PlanBytes) on. `memory_fd`: of memory that

@@ -55,7 +55,7 @@ std::int64_t room_beside(const Plan& before) {
   auto bytes = static_cast<std::int64_t>(available_host_bytes());
   for (Rank r = 0; r < before.workers(); ++r)
     if (const auto local = local_plan(before, r); local.ok())
-      bytes += local->pool_bytes + local->arena_bytes - local->state_area_bytes;
+      bytes += local->pool_bytes + local->arena_bytes + local->copies_bytes - local->kept_bytes();
   return bytes;
 }
 
@@ -146,6 +146,11 @@ class Job final : private CoordinatorSink {
     hellos_ = hellos(options_, plan_.workers(), save);
     for (int i = 0; i < options_.spares; ++i) TROUPE_TRY(start_another());
     tell_plan(plan_, coordinator_.places());
+    if (!options_.replaces && shapes_for(plan_, plan_.workers() - 1).empty())
+      log_warn(
+          fmt::format("the loss of any worker{} will end the job: {} has nothing to give up, and no other shape runs "
+                      "on {} workers",
+                      options_.spares > 0 ? " for which no spare is left" : "", shape_of(plan_), plan_.workers() - 1));
     prepare_shapes();
     if (options_.socket.empty()) return {};
     auto socket = JobSocket::open(options_.socket);
@@ -227,7 +232,7 @@ class Job final : private CoordinatorSink {
     const auto local = local_plan(plan, rank);
     ASSERT(local.ok(), local.status().message());
     const auto area = map_to_read(memory_of(place));
-    if (area.ok() && static_cast<std::int64_t>((*area)->size()) >= local->state_area_bytes)
+    if (area.ok() && static_cast<std::int64_t>((*area)->size()) >= local->kept_bytes())
       return whole_versions(plan, *local, (*area)->data());
     log_debug(fmt::format("{}: {}", worker(static_cast<Rank>(place)), area.status().message()));
     return std::vector<std::int64_t>();

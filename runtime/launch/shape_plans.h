@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "devices/base/log.h"
 #include "devices/device.h"
 #include "runtime/search/shapes.h"
 
@@ -22,10 +23,10 @@ class ShapePlans {
       : replan_([this, replan = std::move(replan)](const StageWidths& dp) -> Expected<Plan> {
           if (stopped_) return Status(Code::unavailable, "the job has ended");
           auto plan = replan(dp);
-          if (plan.ok() && !plan->keeps_version())
+          if (plan.ok() && !plan->recoverable())
             return invalid(
                 "JobOptions::replan has compiled a plan whose updates overwrite what they read: set "
-                "CompileOptions::keeps_version, as for the plan that the job began with");
+                "CompileOptions::keeps_version, or keeps_copies, as for the plan that the job began with");
           return plan;
         }),
         room_(std::move(room)) {}
@@ -40,7 +41,11 @@ class ShapePlans {
     Task task;
     task.name = "plans for the loss of a worker";
     task.work = [this, plan = std::make_shared<const Plan>(before), places, chosen](Parallel&) {
-      chosen->set_value(choose_shape(*plan, places, replan_, room_(*plan)));
+      auto shape = choose_shape(*plan, places, replan_, room_(*plan));
+      if (!shape.ok() && !stopped_ && !shapes_for(*plan, places).empty())
+        log_warn("a loss that leaves " + std::to_string(places) +
+                 " workers will end the job: " + shape.status().message());
+      chosen->set_value(std::move(shape));
     };
     stream.submit(std::move(task));
   }

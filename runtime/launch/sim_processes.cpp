@@ -101,7 +101,8 @@ void SimJob::open(Rank r) {
     const auto local = local_plan(*place.shape->plan, place.rank);
     ASSERT(local.ok(), local.status().message());
     if (!place.memory) {
-      auto memory = allocate_host(static_cast<std::size_t>(local->pool_bytes));
+      const bool copies = place.shape->plan->keeps_copies();
+      auto memory = allocate_host(static_cast<std::size_t>(copies ? local->kept_bytes() : local->pool_bytes));
       ASSERT(memory.ok(), memory.status().message());
       place.memory = *std::move(memory);
     }
@@ -143,7 +144,7 @@ void SimJob::make_worker(Rank r, const Connect& connect) {
   env.run_kernels = options_.run_kernels;
   env.storage = options_.storage;
   env.save = options_.save;
-  env.pool = place.memory.get();
+  (place.shape->plan->keeps_copies() ? env.copies : env.pool) = place.memory.get();
   if (connect.adopt >= 0) env.adopt = connect.adopt;
   if (!connect.home.areas.empty()) take_home(place, connect.home, env);
   env.restore = connect.restore;
@@ -289,19 +290,23 @@ void SimJob::spoil(Rank r) {
   const Plan& plan = *place.shape->plan;
   const auto local = local_plan(plan, place.rank);
   ASSERT(local.ok(), local.status().message());
-  std::byte* pool = place.memory->data();
-  const auto held = held_versions(plan, *local, pool);
+  std::byte* memory = place.memory->data();
+  const auto held = held_versions(plan, *local, memory);
   const auto garbage = [](std::byte* at, std::int64_t bytes) {
     std::memset(at, 0x7B, static_cast<std::size_t>(bytes));
   };
+  const auto spoil_slot = [&](std::byte* at, std::int64_t version_offset) {
+    if (std::any_of(held.begin(), held.end(), [&](const HeldVersion& h) { return h.state.data() == at; })) return;
+    garbage(at, version_offset);
+    if (options_.whole_early) actors::VersionWord(at + version_offset).set(coordinator_.committed());
+  };
   for (const LocalChannel& c : local->channels)
-    for (std::int32_t slot = 0; c.version_offset >= 0 && slot < c.slots; ++slot) {
-      std::byte* at = pool + c.offset + slot * c.slot_bytes;
-      if (std::any_of(held.begin(), held.end(), [&](const HeldVersion& h) { return h.state.data() == at; })) continue;
-      garbage(at, c.version_offset);
-      if (options_.whole_early) actors::VersionWord(at + c.version_offset).set(coordinator_.committed());
-    }
-  garbage(pool + local->state_area_bytes, local->pool_bytes - local->state_area_bytes);
+    for (std::int32_t slot = 0; c.version_offset >= 0 && slot < c.slots; ++slot)
+      spoil_slot(memory + c.offset + slot * c.slot_bytes, c.version_offset);
+  for (const LocalActor& a : local->actors)
+    for (std::int32_t slot = 0; !a.copied.empty() && slot < copy_slots; ++slot)
+      spoil_slot(memory + a.copies.offset + slot * a.copies.slot_bytes, a.copies.version_offset);
+  if (!plan.keeps_copies()) garbage(memory + local->state_area_bytes, local->pool_bytes - local->state_area_bytes);
 }
 
 }  // namespace troupe::runtime

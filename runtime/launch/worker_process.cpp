@@ -212,7 +212,7 @@ class PlaceProcess {
 
   /// The memory of the place, for the plan.
   std::optional<int> take_memory() {
-    pool_.reset();
+    memory_.reset();
     if (!hello_.memory.empty()) {
       auto opened = open_kept_memory(hello_.memory);
       if (!opened.ok()) return fail(opened.status());
@@ -222,11 +222,12 @@ class PlaceProcess {
     if (memory_fd_ < 0) return {};
     auto local = local_plan(plan_, hello_.rank);
     if (!local.ok()) return fail(local.status());
-    auto pool = map_kept(memory_fd_, static_cast<std::size_t>(local->state_area_bytes),
-                         static_cast<std::size_t>(local->pool_bytes));
-    if (!pool.ok()) return fail(pool.status());
-    pool_ = *std::move(pool);
-    kept_bytes_ = local->state_area_bytes;
+    // The front of the pool; copies lie apart from it.
+    const std::int64_t bytes = plan_.keeps_copies() ? local->kept_bytes() : local->pool_bytes;
+    auto memory = map_kept(memory_fd_, static_cast<std::size_t>(local->kept_bytes()), static_cast<std::size_t>(bytes));
+    if (!memory.ok()) return fail(memory.status());
+    memory_ = *std::move(memory);
+    kept_bytes_ = local->kept_bytes();
     return {};
   }
 
@@ -259,7 +260,7 @@ class PlaceProcess {
 
   /// Of a place that recovers; null: nothing would come of a link that is cut.
   std::shared_ptr<comm::LinkWatch> watch_of(comm::Transport& transport) const {
-    if (!pool_) return nullptr;
+    if (!memory_) return nullptr;
     const auto local = local_plan(plan_, hello_.rank);
     const JobGeneration of = control_.generation();
     return std::make_shared<comm::LinkWatch>(transport, clock_, peers_of(*local), of.job, of.number);
@@ -283,9 +284,9 @@ class PlaceProcess {
     auto opened = open_transport();
     if (!opened.ok()) return fail(opened.status());
     WorkerAddress address{(*opened)->address(), {}};
-    if (pool_) {
+    if (memory_) {
       const auto local = local_plan(plan_, hello_.rank);
-      address.versions = whole_versions(plan_, *local, pool_->data());
+      address.versions = whole_versions(plan_, *local, memory_->data());
     }
     tell(address);
     auto after_address = control_.next();
@@ -318,7 +319,7 @@ class PlaceProcess {
       env.run_kernels = hello_.run_kernels;
       env.storage = &storage_;
       env.save = hello_.save;
-      env.pool = pool_.get();
+      (plan_.keeps_copies() ? env.copies : env.pool) = memory_.get();
       env.watch = heartbeat_->watch();
       env.injector = injector_ ? &*injector_ : nullptr;
       env.may_send = [&] { watched.emplace(*heartbeat_, watch_of(*transport)); };
@@ -394,7 +395,7 @@ class PlaceProcess {
   std::optional<TraceRecorder> trace_;
   std::optional<Injector> injector_;
   std::int64_t aborted_ = 0;            // transports
-  std::unique_ptr<Buffer> pool_;        // with what the place keeps; null: each worker has its own
+  std::unique_ptr<Buffer> memory_;      // that the place keeps: the pool, or copies; null: each worker has its own
   std::int64_t kept_bytes_ = 0;         // of it
   std::optional<Heartbeat> heartbeat_;  // last: ends first
 };

@@ -38,7 +38,12 @@ void LocalActors::choose_actors() {
 
 void LocalActors::make_channels() {
   std::optional<SavedParts> saved;
-  if (plan_.snapshot_slots() > 0) saved.emplace(plan_);
+  if (plan_.snapshot_slots() > 0 || plan_.keeps_copies()) saved.emplace(plan_);
+  for (auto& l : local_.actors)
+    if (plan_actor(l).kind == PlanActor::Kind::copy)
+      for (const SavedPart& part : saved->of(rank_, plan_actor(l)))
+        for (const StatePart kind : state_parts)
+          if (part.trained || kind == StatePart::parameter) l.copied.push_back({part.param, kind, part.extent, 0});
   channel_at_.assign(role_->channels.size(), -1);
   for (std::size_t i = 0; i < role_->channels.size(); ++i) {
     const PlanChannel& c = role_->channels[i];

@@ -33,7 +33,7 @@ Expected<std::int64_t> needed_bytes(const Plan& plan, std::int64_t enough) {
   std::int64_t bytes = 0;
   for (Rank r = 0; r < plan.workers() && bytes <= enough; ++r) {
     TROUPE_ASSIGN(const LocalPlan local, local_plan(plan, r));
-    bytes += local.pool_bytes + local.arena_bytes;
+    bytes += local.pool_bytes + local.arena_bytes + local.copies_bytes;
   }
   return bytes;
 }

@@ -12,6 +12,7 @@
 #include "checkpoint/shard.h"
 #include "comm/exchange.h"
 #include "placement/boxing.h"
+#include "runtime/place/state_part.h"
 #include "runtime/plan/plan.h"
 
 namespace troupe::runtime {
@@ -25,6 +26,22 @@ struct LocalChannel {
   std::int64_t moments_offset = 0;      ///< trained parameters: of their moments in a slot (moments_offsets)
   std::int64_t version_offset = -1;     ///< parameters with two slots: of the slot's version (actors/version_word.h)
   std::vector<actors::Reader> readers;  ///< of channels that the conductor writes
+};
+
+/// What a copy actor copies of a parameter: its rows that SavedParts gives to this place.
+struct CopiedPart {
+  std::int32_t param = 0;  ///< index into Plan::params
+  StatePart part = StatePart::parameter;
+  Extent extent;            ///< not empty
+  std::int64_t offset = 0;  ///< bytes into a slot of the copies
+};
+
+/// The slots of a copy actor, in the memory for copies.
+inline constexpr std::int32_t copy_slots = 2;
+struct CopySlots {
+  std::int64_t offset = 0;  ///< of slot 0
+  std::int64_t slot_bytes = 0;
+  std::int64_t version_offset = 0;  ///< in a slot: of its version (actors/version_word.h)
 };
 
 /// An actor at one place.
@@ -43,6 +60,8 @@ struct LocalActor {
   std::int64_t op_state_offset = 0;  ///< segments: of their ops' state, in the pool
   /// Snapshots: what they copy, laid out from byte 0 of their slot (SavedParts).
   std::vector<checkpoint::ShardEntry> saved;
+  std::vector<CopiedPart> copied;  ///< of a copy actor; empty: the place has nothing of its group to copy
+  CopySlots copies;
 };
 
 /// Bytes by purpose, at one place.
@@ -51,10 +70,11 @@ struct MemoryUse {
                scratch = 0, staging = 0, control = 0;
   std::int64_t op_state = 0;  ///< what ops keep from act to act: `cache` in the plan's text
   std::int64_t arena = 0;     ///< host memory, whatever the device
+  std::int64_t copies = 0;    ///< likewise
   std::int64_t shared = 0;    ///< of all of the above: bytes that lie where others lie at other times
   std::int64_t total() const {
     return parameters + gathered + gradients + optimizer + stash + activations + boundary + scratch + op_state +
-           staging + control + arena - shared;
+           staging + control + arena + copies - shared;
   }
 };
 
@@ -71,7 +91,10 @@ struct LocalPlan {
   std::int64_t scratch_offset = 0;  ///< of the compute stream
   std::int64_t scratch_bytes = 0;
   std::int64_t pool_bytes = 0;
-  std::int64_t arena_bytes = 0;  ///< host memory from which checkpoints are written
+  std::int64_t arena_bytes = 0;   ///< host memory from which checkpoints are written
+  std::int64_t copies_bytes = 0;  ///< host memory for copies, whole pages; 0: the plan keeps none (Plan::keeps_copies)
+  /// Bytes that outlive the processes of the place where its job recovers: those of copies, or the state area.
+  std::int64_t kept_bytes() const { return copies_bytes > 0 ? copies_bytes : state_area_bytes; }
   MemoryUse memory;
   std::vector<std::int32_t> closers;  ///< per program: actors that close its step here
 };

@@ -1,9 +1,12 @@
-// The memory of a place: one pool on its device, one arena (host memory for snapshots), an offset for everything. A
-// pool begins with the state area: parameters with their moments, and what ops keep from act to act.
+// The memory of a place: one pool on its device, one arena (host memory for snapshots), host memory for copies where
+// its job recovers from those; an offset for everything. A pool begins with the state area: parameters with their
+// moments, and what ops keep from act to act.
 #include <algorithm>
+#include <utility>
 
 #include "actors/version_word.h"
 #include "runtime/place/passes.h"
+#include "runtime/place/state_places.h"
 
 namespace troupe::runtime {
 
@@ -40,6 +43,7 @@ void LocalMemory::run() {
   place_state();
   place_rings();
   place_channels();
+  if (plan_.keeps_copies()) place_copies();
   MemoryUse& m = local_.memory;
   for (const auto& a : local_.actors)
     if (plan_actor(a).stream == "compute")
@@ -82,6 +86,24 @@ void LocalMemory::place_state() {
     m.op_state += plan_actor(a).op_state_bytes;
   }
   local_.state_area_bytes = take(0, page);
+}
+
+/// One page at least: a place keeps copies even where it has nothing to copy.
+void LocalMemory::place_copies() {
+  for (auto& a : local_.actors) {
+    if (a.copied.empty()) continue;
+    std::int64_t end = 0;
+    for (CopiedPart& part : a.copied) {
+      part.offset = std::exchange(
+          end, end + aligned(part.extent.elements() * item_bytes(plan_, plan_.params[part.param], part.part)));
+    }
+    a.copies.offset = local_.copies_bytes;
+    a.copies.version_offset = end;
+    a.copies.slot_bytes = aligned(end + actors::VersionWord::bytes, page);
+    local_.copies_bytes += copy_slots * a.copies.slot_bytes;
+  }
+  local_.copies_bytes = std::max(local_.copies_bytes, page);
+  local_.memory.copies = local_.copies_bytes;
 }
 
 void LocalMemory::place_rings() {

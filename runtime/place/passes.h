@@ -79,7 +79,7 @@ class LocalRoutes : LocalPass {
   void keep_route(LocalActor& l, const PlanActor& a, comm::Route route);
 };
 
-/// Offsets of everything in the place's pool and arena, and their sizes by purpose.
+/// Offsets of everything in the place's pool, arena and copies, and their sizes by purpose.
 class LocalMemory : LocalPass {
  public:
   LocalMemory(const Plan& plan, LocalPlan& local) : LocalPass(plan, local) {}
@@ -88,6 +88,7 @@ class LocalMemory : LocalPass {
  private:
   std::int64_t take(std::int64_t bytes, std::int64_t alignment = tensor_alignment);
   void place_state();
+  void place_copies();
   void place_channels();
   void place_rings();
   void place_staging();

@@ -25,10 +25,12 @@ class SavedParts {
  public:
   /// REQUIRES: `plan` outlives this object.
   explicit SavedParts(const Plan& plan);
-  /// What `rank` writes of the parameters of a snapshot actor of its stage, in their order.
+  /// What `rank` writes of the parameters of a snapshot or copy actor of its stage, in their order.
   std::vector<SavedPart> of(Rank rank, const PlanActor& snapshot) const;
   /// The same as entries of a shard, cut to rows that can be read one by one; not laid out.
   std::vector<checkpoint::ShardEntry> entries(Rank rank, const PlanActor& snapshot) const;
+  /// Whether an update writes a parameter: it has moments.
+  bool trained(std::int32_t param) const { return trained_[static_cast<std::size_t>(param)]; }
 
  private:
   const Plan& plan_;

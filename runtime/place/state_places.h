@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/place/local_plan.h"
+#include "runtime/place/state_part.h"
 
 namespace troupe::runtime {
 
@@ -17,10 +18,6 @@ struct StatePlace {
 
 /// By index of Plan::params.
 std::vector<StatePlace> state_places(const Plan& plan, const LocalPlan& local);
-
-/// The three tensors that are kept of a parameter.
-enum class StatePart : std::uint8_t { parameter, first_moment, second_moment };
-inline constexpr StatePart state_parts[] = {StatePart::parameter, StatePart::first_moment, StatePart::second_moment};
 
 /// The tensor (index into Plan::tensors) whose layout a part of a parameter's state has.
 std::int32_t tensor_of(const PlanParam& param, StatePart part);

@@ -65,6 +65,13 @@ constexpr std::array<ActorTraits, actor_kinds> rows{{
      .home = ActorTraits::Home::snapshot,
      .once_per_step = true,
      .dot = "shape=cylinder, fillcolor=\"#e4e4e4\""},
+    {.kind = Kind::copy,
+     .name = "copy",
+     .stream = "snapshot",
+     .home = ActorTraits::Home::copy,
+     .params = Params::version,
+     .once_per_step = true,
+     .dot = "shape=cylinder, fillcolor=\"#bfe3c0\""},
 }};
 
 constexpr bool in_order() {

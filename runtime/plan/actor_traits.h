@@ -12,9 +12,9 @@
 namespace troupe::runtime {
 
 struct ActorTraits {
-  /// The programs that have actors of the kind: any but "digest" and "snapshot"; the step program; one of those
-  /// two, which have no actors of other kinds.
-  enum class Home : std::uint8_t { any, step, digest, snapshot };
+  /// The programs that have actors of the kind: any but "digest", "snapshot" and "copy"; the step program; one of those
+  /// three, which have no actors of other kinds.
+  enum class Home : std::uint8_t { any, step, digest, snapshot, copy };
   /// What its actors do with parameters: nothing; read gradients of them (and update them); read a version of them.
   enum class Params : std::uint8_t { none, gradients, version };
   enum class Ops : std::uint8_t { none, one, any };
@@ -36,7 +36,7 @@ struct ActorTraits {
   const char* dot_backward = "";  ///< "": as `dot`
 };
 
-inline constexpr std::size_t actor_kinds = 8;
+inline constexpr std::size_t actor_kinds = 9;
 
 /// REQUIRES: known(kind).
 const ActorTraits& traits(PlanActor::Kind kind);

@@ -113,6 +113,10 @@ struct Plan {
   std::int32_t snapshot_slots() const;
   /// Whether updates leave the version before whole (CompileOptions::keeps_version).
   bool keeps_version() const;
+  /// Whether places copy versions to memory that outlives their process (CompileOptions::keeps_copies).
+  bool keeps_copies() const { return program("copy") >= 0; }
+  /// Whether the state that a lost place had can lie whole elsewhere: a job of the plan can recover.
+  bool recoverable() const { return keeps_version() || keeps_copies(); }
   /// Whether the places of a stage are among those of a mesh.
   bool on_mesh(std::int32_t mesh, std::int32_t stage) const;
   /// The stages whose places a mesh has, ascending.

@@ -47,7 +47,7 @@ struct PlanParamRef {
 
 /// An actor of a role: what it executes, on which stream, and the channels at its ports.
 struct PlanActor {
-  enum class Kind : std::uint8_t { segment, user, exchange, norm, update, digest, snapshot, writer };
+  enum class Kind : std::uint8_t { segment, user, exchange, norm, update, digest, snapshot, writer, copy };
   Kind kind = Kind::segment;
   std::string name;
   std::int32_t program = 0;

@@ -56,6 +56,7 @@ double seconds_of(const Plan& plan, const SavedParts& saved, const PlanRole& rol
     case PlanActor::Kind::update: return update_seconds(plan, role, a);
     case PlanActor::Kind::digest: return plan.costs.kernel_s("digest", 0, bytes_of(role, a.in));
     // read and written
+    case PlanActor::Kind::copy:
     case PlanActor::Kind::snapshot: return plan.costs.kernel_s("snapshot", 0, 2 * saved_bytes(plan, saved, role, a));
     case PlanActor::Kind::writer: {
       // the places of a node write at the same time

@@ -31,7 +31,7 @@ Status check_flow(const Graph& graph, const Plan& plan, const Lowered& low, cons
 }  // namespace
 
 Status make_plan(const Graph& graph, Plan& plan, Lowered low, std::int32_t virtual_stages,
-                 const ParameterScheme& scheme, std::int32_t snapshots) {
+                 const ParameterScheme& scheme, std::int32_t snapshots, bool copies) {
   TROUPE_TRY(check_flow(graph, plan, low, scheme));
   PlanDraft draft(graph, plan, low, virtual_stages);
   settle_gradients(draft, scheme);
@@ -43,6 +43,7 @@ Status make_plan(const Graph& graph, Plan& plan, Lowered low, std::int32_t virtu
   make_credits(draft, segments);
   const Optimizers optimizers = make_parameters(draft, segments, edges, scheme);
   if (snapshots > 0) make_snapshots(draft, snapshots);
+  if (copies) make_copies(draft);
   make_rings(draft, segments, optimizers.reused);
   close_chains(draft);
   make_control(draft, optimizers.after_commit);

@@ -73,6 +73,8 @@ Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edg
 
 /// Parameter slots -> snapshot and writer actors, with `slots` slots of the arena between them.
 void make_snapshots(PlanDraft& draft, std::int32_t slots);
+/// Parameter slots -> copy actors.
+void make_copies(PlanDraft& draft);
 
 /// Channels that can take turns -> rings of few buffers, in the order in which a pass needs them.
 void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<ReusedMemory>& reused);
@@ -89,8 +91,8 @@ void make_control(PlanDraft& draft, const std::set<ActorRef>& after_commit);
 /// Segments and user-defined actors -> their ops with operands, scratch memory by lifetime, and op state.
 void fill_operands(PlanDraft& draft, Segments& segments, const Edges& edges, const Optimizers& optimizers);
 
-/// Sets the costs of all actors but segments and exchanges, which actors close a step, and which parameters digests and
-/// snapshots read.
+/// Sets the costs of all actors but segments and exchanges, which actors close a step, and which parameters digests,
+/// snapshots and copies read.
 void finish_actors(PlanDraft& draft);
 /// Sets each exchange's collective, bytes, seconds and latency by the cost model, and as the cost of its actors the
 /// seconds of an act in which a place adds.
@@ -99,9 +101,10 @@ void cost_exchanges(PlanDraft& draft);
 /// Tenants that take turns -> shared areas. REQUIRES: operands, costs and closes_step are there. Error: as local_plan.
 Status share_areas(PlanDraft& draft);
 
-/// All passes. `snapshots`: slots of the arena, 0: the plan takes no checkpoint. Error: those of make_channels and
+/// All passes. `snapshots`: slots of the arena, 0: the plan takes no checkpoint; `copies`:
+/// CompileOptions::keeps_copies. Error: those of make_channels and
 /// share_areas; data goes back to an earlier stage where the pipeline's order of passes, or ZeRO 3, cannot serve it.
 Status make_plan(const Graph& graph, Plan& plan, Lowered low, std::int32_t virtual_stages,
-                 const ParameterScheme& scheme, std::int32_t snapshots);
+                 const ParameterScheme& scheme, std::int32_t snapshots, bool copies);
 
 }  // namespace troupe::runtime

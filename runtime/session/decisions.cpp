@@ -33,8 +33,8 @@ std::vector<std::vector<bool>> votes(const Plan& plan) {
 Decisions::Decisions(const Plan& plan, std::int64_t first, std::int64_t last, std::vector<std::vector<bool>> votes,
                      DecisionSink& sink)
     : plan_(plan), sink_(sink), last_(std::max(first, last)), committed_(first), begun_(first),
-      keeps_version_(plan.keeps_version()), snapshot_(plan.program("snapshot")), arena_slots_(plan.snapshot_slots()),
-      votes_(std::move(votes)) {
+      recoverable_(plan.recoverable()), copy_(plan.program("copy")), snapshot_(plan.program("snapshot")),
+      arena_slots_(plan.snapshot_slots()), votes_(std::move(votes)) {
   for (const auto& of_program : votes_)
     voters_.push_back(static_cast<std::int32_t>(std::count(of_program.begin(), of_program.end(), true)));
 }
@@ -168,14 +168,21 @@ void Decisions::end_with(std::int64_t version) {
 std::optional<std::int64_t> Decisions::due_commit() const {
   const bool voted = begun_ > committed_ && !open({plan_.step_program, committed_});
   if (!voted || committed_ >= last_) return {};
-  const auto read = keeps_version_ ? oldest_read() : std::nullopt;
-  return read && *read < committed_ ? std::nullopt : std::optional(committed_);
+  const auto read = recoverable_ ? oldest_read() : std::nullopt;
+  if ((read && *read < committed_) || copies_up_to(committed_)) return {};
+  return committed_;
+}
+
+bool Decisions::copies_up_to(std::int64_t version) const {
+  return std::any_of(open_.begin(), open_.end(), [&](const auto& o) {
+    return o.first.program == copy_ && o.first.step <= version && o.second.missing > 0;
+  });
 }
 
 std::optional<std::int64_t> Decisions::oldest_read() const {
   std::optional<std::int64_t> oldest;
   for (const auto& [step, open] : open_)
-    if (!plan_.is_step_program(step.program) && step.program != snapshot_ && open.missing > 0)
+    if (!plan_.is_step_program(step.program) && step.program != snapshot_ && step.program != copy_ && open.missing > 0)
       oldest = std::min(oldest.value_or(step.step), step.step);
   return oldest;
 }

@@ -8,7 +8,8 @@
 //         commit;
 //   CO-6  (readers) where updates leave the version before whole, step s is committed only when the programs that read
 //         versions before s have closed, but snapshots: a version whose reader a dead place has interrupted lies whole
-//         at every place, and is read again;
+//         at every place, and is read again. So it is where places keep copies (CO-7 copies, actors/copy.h), and there
+//         the copies of versions up to s have closed as well;
 //   SE-4  (snapshots) whether a version is snapshotted is decided once, with the commit that makes it, and only if
 //         every place's arena has a free slot for it: each place holds the versions whose writers have not all closed.
 //         The last version always is: no later version waits for its slot.
@@ -112,7 +113,7 @@ class Decisions {
   bool idle() const { return open_.empty(); }
   /// Whether a program that reads a version before this one is under way.
   bool reads_before(std::int64_t version) const;
-  /// The oldest version that a program under way reads, but a snapshot; nullopt: none does.
+  /// The oldest version that a program under way reads, but a snapshot or a copy; nullopt: none does.
   std::optional<std::int64_t> oldest_read() const;
   /// Lists the open steps, with the voters that have not closed them and what their feeds wait for; "" where idle().
   std::string waits_for() const;
@@ -137,6 +138,7 @@ class Decisions {
   /// is false (SE-4). Returns those programs, and the step program unless the run ends with the version.
   Expected<actors::ProgramMask> choose_readers(std::int64_t version);
   bool admits_snapshot(std::int64_t version) const;
+  bool copies_up_to(std::int64_t version) const;
   Status go(ProgramStep step);
   std::int32_t microbatches(std::int32_t program) const {
     return static_cast<std::int32_t>(plan_.program_specs[static_cast<std::size_t>(program)].microbatches);
@@ -149,7 +151,8 @@ class Decisions {
   DecisionSink& sink_;
   std::int64_t last_, committed_;
   std::int64_t begun_;           // steps of the step program that have begun, and those before the first
-  const bool keeps_version_;     // Plan::keeps_version
+  const bool recoverable_;       // Plan::recoverable
+  const std::int32_t copy_;      // the program; -1: none
   const std::int32_t snapshot_;  // the program; -1: none
   const std::int32_t arena_slots_;
   std::vector<std::vector<bool>> votes_;  // by program, by voter

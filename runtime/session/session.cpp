@@ -33,6 +33,7 @@ void sort(std::vector<Report>& reports) {
 Session::Session(const Plan& plan, SessionOptions options, SnapshotObserver* snapshots, Send send)
     : plan_(plan), options_(std::move(options)), snapshots_(snapshots), send_(std::move(send)),
       workers_(plan.workers()), snapshot_(snapshots ? plan.program("snapshot") : -1),
+      copy_(options_.copy_every > 0 ? plan.program("copy") : -1),
       decisions_(plan, options_.first_step, options_.steps, votes(plan), *this), reductions_(plan), gradients_(plan),
       sums_(summed(plan), plan.step_spec().microbatches, sums_at_begin(options_)) {}
 
@@ -43,9 +44,14 @@ void Session::to_all(const ToWorker& message) {
 Expected<std::vector<std::int32_t>> Session::readers(std::int64_t version, bool last) {
   std::vector<std::int32_t> out;
   if (!plan_.trains) return out;
-  if (last && holds_) return std::vector{plan_.program("digest")};
+  if (last && holds_) {
+    out.push_back(plan_.program("digest"));
+    if (copy_ >= 0) out.push_back(copy_);  // the job goes on from it
+    return out;
+  }
   TROUPE_TRY(refused_ = add_named(version, out));
   if (last) out.push_back(plan_.program("digest"));
+  else if (is_copied(version)) out.push_back(copy_);
   if (snapshot_ < 0 || !snapshots_->wants(version)) return out;
   if (last || snapshots_->has_room()) out.push_back(snapshot_);
   else snapshots_->skipped(version);
@@ -58,7 +64,7 @@ Status Session::add_named(std::int64_t version, std::vector<std::int32_t>& out) 
     const auto p = plan_.program(name);
     const char* wrong = nullptr;
     if (p < 0) wrong = "which the plan does not have";
-    else if (plan_.is_step_program(p) || name == "digest" || name == "snapshot")
+    else if (plan_.is_step_program(p) || name == "digest" || name == "snapshot" || name == "copy")
       wrong = "which the session begins by itself";
     else if (std::find(out.begin(), out.end(), p) != out.end()) wrong = "twice";
     if (wrong)
@@ -70,7 +76,7 @@ Status Session::add_named(std::int64_t version, std::vector<std::int32_t>& out) 
 }
 
 void Session::go(ProgramStep step) {
-  if (!plan_.is_step_program(step.program) && options_.on_started)
+  if (!plan_.is_step_program(step.program) && step.program != copy_ && options_.on_started)
     options_.on_started(plan_.programs[step.program], step.step);
   reports_[step].resize(static_cast<std::size_t>(workers_));
   to_all(Go{step.program, step.step});
@@ -168,6 +174,7 @@ Status Session::commit_due() {
 }
 
 const SumState* Session::sums_of(std::int64_t version) const {
+  if (const auto it = copied_sums_.find(version); it != copied_sums_.end()) return &it->second;
   if (version == committed()) return &sums_.state();
   return version == committed() - 1 && sums_before_ ? &*sums_before_ : nullptr;
 }
@@ -184,6 +191,7 @@ Status Session::complete(ProgramStep step, std::vector<Closed> places) {
     params_hash_ = digest.params_hash;
     return {};
   }
+  if (step.program == copy_) return {};
   tell_closed(step, std::move(places));
   // Without training a commit hands the same parameters on to the next step.
   return steps ? commit(CommitStep{step.step, {}, {}, {}}, nullptr) : Status{};
@@ -213,6 +221,10 @@ void Session::keep_sums(ProgramMask readers) {
   if (snapshot_ >= 0 && (readers >> snapshot_ & 1) != 0) {
     saved_sums_[committed()] = sums_.state();
     snapshots_->begun(committed());
+  }
+  if (copy_ >= 0 && (readers >> copy_ & 1) != 0) {
+    copied_sums_[committed()] = sums_.state();
+    if (std::ssize(copied_sums_) > 2) copied_sums_.erase(copied_sums_.begin());
   }
 }
 

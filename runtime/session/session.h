@@ -45,14 +45,17 @@ struct SessionOptions {
   /// entries and first_step updates; App::run then takes the state of the checkpoint that the job begins from.
   std::optional<SumState> sums;
   std::int64_t steps = 1;  ///< run steps [first_step, steps): none if steps <= first_step
-  double clip = 0;         ///< global norm; 0: off
+  /// Of a plan that keeps copies (CompileOptions::keeps_copies): the first version and each whose number is a multiple
+  /// of this is copied; 0: none is.
+  std::int64_t copy_every = 0;
+  double clip = 0;  ///< global norm; 0: off
   /// Tokens of a step: StepResult::loss is divided by it. Gradients are not: the loss op's `scale` must agree.
   double loss_divisor = 1;
   std::function<double(std::int64_t step)> lr;  ///< of each step; null: always AdamW::lr of Graph::minimize
   /// Programs besides training that read version v (made by v commits): evaluation, samples. A job asks once for each
   /// version, of a plan that trains. Session::begin or Session::handle returns an error that names a program that the
-  /// plan does not have, that is named twice, or that the session begins by itself: the training program, "digest" and
-  /// "snapshot".
+  /// plan does not have, that is named twice, or that the session begins by itself: the training program, "digest",
+  /// "snapshot" and "copy".
   std::function<std::vector<std::string>(std::int64_t version)> readers;
   /// a program of `readers` begins
   std::function<void(const std::string& program, std::int64_t version)> on_started;
@@ -114,9 +117,9 @@ class Session final : private DecisionSink {
   /// The run ends with this version, with its digest and, where a snapshot of it is wanted, with that. No effect where
   /// the run ends earlier. REQUIRES: begun; version >= earliest_end().
   void pause_at(std::int64_t version) { decisions_.end_with(version); }
-  /// The run stops with this version, which its programs and snapshots do not read, but for a digest: that proves it
-  /// whole at every place. Then held() is true: nothing is under way, and no place is told to stop. REQUIRES: as
-  /// pause_at; version is below SessionOptions::steps.
+  /// The run stops with this version, which its programs and snapshots do not read, but for a digest, which proves it
+  /// whole at every place, and a copy. Then held() is true: nothing is under way, and no place is told to stop.
+  /// REQUIRES: as pause_at; version is below SessionOptions::steps.
   void hold_at(std::int64_t version) {
     holds_ = true;
     decisions_.end_with(version);
@@ -131,7 +134,8 @@ class Session final : private DecisionSink {
   const std::string& params_hash() const { return params_hash_; }
   /// The sums' state of the newest version.
   const SumState& sums() const { return sums_.state(); }
-  /// The sums' state of a version: the newest, or, where the plan keeps versions, its predecessor; null: of any other.
+  /// The sums' state of a version: the newest, or, where the plan keeps versions, its predecessor, or, where it keeps
+  /// copies, one of the last two that were copied; null: of any other.
   const SumState* sums_of(std::int64_t version) const;
   /// The oldest version that a program under way reads, but a snapshot; nullopt: none does.
   std::optional<std::int64_t> oldest_read() const { return decisions_.oldest_read(); }
@@ -152,6 +156,9 @@ class Session final : private DecisionSink {
   void to_all(const ToWorker& message);
   /// Adds the programs that options.readers names for a version.
   Status add_named(std::int64_t version, std::vector<std::int32_t>& out) const;
+  bool is_copied(std::int64_t version) const {
+    return copy_ >= 0 && (version == options_.first_step || version % options_.copy_every == 0);
+  }
   Status take(Rank from, const FromWorker& message);
   Status report(Rank from, const EarlyReport& message);
   Status close(Rank from, const Closed& message);
@@ -165,7 +172,7 @@ class Session final : private DecisionSink {
   /// Commits the step, sends every rank `commit` with its readers, and begins what is due. `result`: what on_step hears
   /// then; null: on_step is not called.
   Status commit(CommitStep commit, const StepResult* result);
-  /// Keeps the state of the sums for a version that is snapshotted.
+  /// Keeps the state of the sums for a version that is snapshotted or copied.
   void keep_sums(actors::ProgramMask readers);
   /// Passes on what a check of divergence.h has found; an error makes `version`, and all later ones, of no use.
   Status diverges(Status found, std::int64_t version);
@@ -176,7 +183,7 @@ class Session final : private DecisionSink {
   SnapshotObserver* snapshots_;
   Send send_;
   std::function<std::string(Rank)> name_ = [](Rank rank) { return "worker " + std::to_string(rank); };
-  const std::int32_t workers_, snapshot_;  // the program; -1: the run takes no checkpoints
+  const std::int32_t workers_, snapshot_, copy_;  // the programs; -1: the run takes no checkpoints, keeps no copies
   Decisions decisions_;
   const Reductions reductions_;
   GradientTotals gradients_;                            // of the step that is voted
@@ -185,6 +192,7 @@ class Session final : private DecisionSink {
   SumScales sums_;                                      // of the newest version
   std::optional<SumState> sums_before_;                 // of the version before, where the plan keeps it
   std::map<std::int64_t, SumState> saved_sums_;         // of each version whose snapshot is under way
+  std::map<std::int64_t, SumState> copied_sums_;        // of the last versions that were copied, one for each slot
   bool finished_ = false, holds_ = false, held_ = false;
   std::optional<std::int64_t> useless_;  // the first version of no use, once the training has diverged
   Status refused_;                       // the error that the run has ended with in this process

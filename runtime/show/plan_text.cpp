@@ -214,8 +214,8 @@ class PlanText {
       const MemoryUse& m = l.memory;
       TextRow row{{fmt::to_string(l.stage), sorted_ranks(predicted_.stands_for[i])}, {}};
       for (auto bytes : {m.parameters, m.gathered, m.gradients}) row.cells.push_back(human_bytes(bytes));
-      for (auto bytes :
-           {m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.op_state, m.staging, m.control, m.arena})
+      for (auto bytes : {m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.op_state, m.staging, m.control,
+                         m.arena, m.copies})
         row.cells.push_back(human_bytes(bytes));
       row.cells.push_back((m.shared > 0 ? "-" : "") + human_bytes(m.shared));
       row.cells.push_back(human_bytes(m.total()));
@@ -226,8 +226,8 @@ class PlanText {
     if (largest) out += fmt::format(": {} on rank {}", human_bytes(largest->memory.total()), largest->rank);
     return out + "\n" +
            table_text({">stage", "ranks", ">parameters", ">gathered", ">gradients", ">optimizer", ">stash",
-                       ">activations", ">boundary", ">scratch", ">cache", ">staging", ">control", ">arena", ">shared",
-                       ">total", ">state area"},
+                       ">activations", ">boundary", ">scratch", ">cache", ">staging", ">control", ">arena", ">copies",
+                       ">shared", ">total", ">state area"},
                       rows) +
            "  shared: bytes of these that lie where others lie at other times. State area: parameters, optimizer and "
            "cache, at the beginning of the pool\n";

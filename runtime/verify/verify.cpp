@@ -28,11 +28,11 @@ Status check_trained(const Plan& plan, std::int32_t param, const std::vector<Tra
 }
 
 /// The session waits until the places have closed a program: one that no actor closes would never be over, and a game
-/// of it has nothing to wait for. Where nothing is trained the session begins neither digest nor snapshot.
+/// of it has nothing to wait for. Where nothing is trained the session begins no digest, snapshot or copy.
 Status check_closers(const Plan& plan) {
   for (std::int32_t p = 0; p < static_cast<std::int32_t>(plan.programs.size()); ++p) {
     const std::string& name = plan.programs[static_cast<std::size_t>(p)];
-    bool closes = !plan.trains && (name == "digest" || name == "snapshot");
+    bool closes = !plan.trains && (name == "digest" || name == "snapshot" || name == "copy");
     for (const auto& role : plan.roles)
       for (const auto& a : role.actors) closes |= a.program == p && a.closes_step;
     if (!closes)

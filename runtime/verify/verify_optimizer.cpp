@@ -129,10 +129,13 @@ Status OptimizerCheck::check_params() const {
       return refuse(fmt::format("parameter '{}' lies in {} channels", param.name, homes));
     const auto index = static_cast<std::int32_t>(p);
     const int norms = references(PlanActor::Kind::norm, index), updates = references(PlanActor::Kind::update, index);
-    const int snapshots = references(PlanActor::Kind::snapshot, index),
-              wanted = homes > 0 && plan_.program("snapshot") >= 0 ? 1 : 0;
-    if (snapshots != wanted)
-      return refuse(fmt::format("parameter '{}' has {} snapshots; it needs {}", param.name, snapshots, wanted));
+    const auto each = [&](PlanActor::Kind kind, bool taken, const char* what) {
+      const int made = references(kind, index), wanted = homes > 0 && taken ? 1 : 0;
+      if (made == wanted) return Status();
+      return refuse(fmt::format("parameter '{}' has {} {}; it needs {}", param.name, made, what, wanted));
+    };
+    TROUPE_TRY(each(PlanActor::Kind::snapshot, plan_.program("snapshot") >= 0, "snapshots"));
+    TROUPE_TRY(each(PlanActor::Kind::copy, plan_.keeps_copies(), "copies"));
     if (norms != updates || norms > 1)  // none: no loss depends on it
       return refuse(fmt::format("parameter '{}' has {} norms and {} updates", param.name, norms, updates));
   }

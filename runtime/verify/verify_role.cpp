@@ -89,7 +89,7 @@ class RoleCheck : private StageView {
     using Home = ActorTraits::Home;
     const Home home = traits(a.kind).home;
     auto fits = [&](const char* program, Home own) { return (home == own) == (a.program == plan_.program(program)); };
-    return fits("digest", Home::digest) && fits("snapshot", Home::snapshot) &&
+    return fits("digest", Home::digest) && fits("snapshot", Home::snapshot) && fits("copy", Home::copy) &&
            (home != Home::step || plan_.is_step_program(a.program));
   }
 
@@ -135,6 +135,7 @@ class RoleCheck : private StageView {
         &RoleCheck::check_optimizer,     // digest
         &RoleCheck::check_optimizer,     // snapshot
         &RoleCheck::check_writer,        // writer
+        &RoleCheck::check_optimizer,     // copy
     });
     static_assert(checks.size() == actor_kinds, "a check for each kind");
     return (this->*checks[static_cast<std::size_t>(a.kind)])(a);

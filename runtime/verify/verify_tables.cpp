@@ -48,8 +48,12 @@ Status check_programs(const Plan& plan) {
                      ": its microbatches would not all run at one place in order");
   }
   if (plan.program("digest") < 0) return invalid("the plan has no program 'digest'");
-  if (plan.is_step_program(plan.program("digest")) || plan.is_step_program(plan.program("snapshot")))
-    return invalid("the plan's step program is '" + plan.programs[plan.step_program] + "', which only reads versions");
+  if (plan.keeps_version() && plan.keeps_copies())
+    return invalid("the plan keeps a version in slots, and copies of others: one is enough");
+  for (const char* reads : {"digest", "snapshot", "copy"})
+    if (plan.is_step_program(plan.program(reads)))
+      return invalid("the plan's step program is '" + plan.programs[plan.step_program] +
+                     "', which only reads versions");
   return {};
 }
 

@@ -174,6 +174,7 @@ std::vector<std::string> injected_names(const PlanActor& a) {
     case Kind::digest: return {"digest", a.name};
     case Kind::snapshot: return {"snapshot", a.name};
     case Kind::writer: return {"write", a.name};
+    case Kind::copy: return {"copy", a.name};
   }
   return {a.name};
 }
@@ -195,7 +196,7 @@ Status check_injection(const Plan& plan, const Injection& i) {
     return refuse(
         fmt::format("worker {} has no act '{}'; it has {}, and its actors by the names in plan.txt; a phase "
                     "behind a colon is before, mid or after; runs that save checkpoints have snapshot and "
-                    "write, those with ZeRO 1 or 2 gather",
+                    "write, those with ZeRO 1 or 2 gather, those that recover from copies copy",
                     i.rank, i.act, fmt::join(words, ", ")));
   if (i.action == Action::drop && !exchange) return refuse("an exchange can be dropped, no other act");
   if (i.action != Action::cut) return {};

@@ -3,39 +3,65 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
+#include <string>
 
 #include "placement/boxing.h"
+#include "runtime/place/kept_extents.h"
 #include "runtime/place/state_places.h"
 
 namespace troupe::runtime {
 
 namespace {
 
-/// A place of the remains that holds the version.
-struct Source {
-  LocalPlan local;
-  std::vector<StatePlace> places;            // by parameter
-  std::map<std::int32_t, std::byte*> slots;  // that have the version, by local channel
+/// What a place of the remains has of a part of a parameter's state.
+struct Piece {
+  Extent extent = {{{0, 0}}};
+  const std::byte* data = nullptr;  // null: nothing
 };
+
+/// A place that holds the version: its pieces, by index of the remains' parameters and by StatePart.
+using Source = std::vector<std::array<Piece, std::size(state_parts)>>;
+
+/// By group: where the version lies.
+using Groups = std::map<std::string, const std::byte*>;
+
+void take_slots(const Plan& plan, const LocalPlan& local, const Groups& groups, Source& out) {
+  const auto places = state_places(plan, local);
+  for (std::size_t p = 0; p < plan.params.size(); ++p) {
+    if (places[p].channel < 0) continue;
+    const auto& channel = local.channels[static_cast<std::size_t>(places[p].channel)];
+    const auto group = groups.find(plan.roles[static_cast<std::size_t>(local.stage)].channels[channel.channel].name);
+    for (const StatePart part : state_parts) {
+      const Extent extent = extent_of(plan, plan.params[p], part, local.rank);
+      const std::int64_t at = offset_of(places[p], part, extent.elements());
+      if (at >= 0 && !extent.empty() && group != groups.end())
+        out[p][static_cast<std::size_t>(part)] = {extent, group->second + at};
+    }
+  }
+}
+
+void take_copies(const Plan& plan, const LocalPlan& local, const Groups& groups, Source& out) {
+  for (const LocalActor& a : local.actors)
+    for (const CopiedPart& part : a.copied)
+      out[static_cast<std::size_t>(part.param)][static_cast<std::size_t>(part.part)] = {
+          part.extent, groups.at(plan.roles[static_cast<std::size_t>(local.stage)].actors[a.actor].name) + part.offset};
+}
 
 Expected<std::optional<Source>> source_of(const Remains& remains, Rank rank, std::int64_t version) {
   std::byte* area = remains.areas[static_cast<std::size_t>(rank)];
   if (!area) return std::optional<Source>();
-  Source s;
-  TROUPE_ASSIGN(s.local, local_plan(*remains.plan, rank));
-  if (!holds(*remains.plan, s.local, area, version)) return std::optional<Source>();
-  s.places = state_places(*remains.plan, s.local);
-  for (const HeldVersion& held : held_versions(*remains.plan, s.local, area)) {
-    if (held.version != version) continue;
-    for (std::size_t c = 0; c < s.local.channels.size(); ++c) {
-      const LocalChannel& channel = s.local.channels[c];
-      if (remains.plan->roles[s.local.stage].channels[channel.channel].name == held.channel)
-        s.slots[static_cast<std::int32_t>(c)] = area + channel.offset + held.slot * channel.slot_bytes;
-    }
-  }
-  return std::optional(std::move(s));
+  const Plan& plan = *remains.plan;
+  TROUPE_ASSIGN(const LocalPlan local, local_plan(plan, rank));
+  if (!holds(plan, local, area, version)) return std::optional<Source>();
+  Groups groups;
+  for (const HeldVersion& held : held_versions(plan, local, area))
+    if (held.version == version) groups[held.group] = held.state.data();
+  Source source(plan.params.size());
+  (plan.keeps_copies() ? take_copies : take_slots)(plan, local, groups, source);
+  return std::optional(std::move(source));
 }
 
 class Healing {
@@ -59,32 +85,29 @@ class Healing {
     if (it == old.end())
       return Status(Code::internal, fmt::format("the generation before has no parameter '{}'", param.name));
     for (const StatePart part : state_parts)
-      TROUPE_TRY(take(param, places_[index], *it, static_cast<std::size_t>(it - old.begin()), part).in(param.name));
+      TROUPE_TRY(take(param, places_[index], static_cast<std::size_t>(it - old.begin()), part).in(param.name));
     return {};
   }
   const HealedBytes& bytes() const { return bytes_; }
 
  private:
-  Status take(const PlanParam& param, const StatePlace& place, const PlanParam& old, std::size_t old_index,
-              StatePart part) {
+  Status take(const PlanParam& param, const StatePlace& place, std::size_t old_index, StatePart part) {
     const Extent want = extent_of(plan_, param, part, local_.rank);
     const std::int64_t to = offset_of(place, part, want.elements());
     if (to < 0 || want.empty()) return {};
+    const auto piece_of = [&](const Source& source) -> const Piece& {
+      return source[old_index][static_cast<std::size_t>(part)];
+    };
     std::vector<Holding> held;
-    for (const auto& [rank, source] : sources_) {
-      Extent extent = extent_of(*remains_.plan, old, part, rank);
-      if (source.places[old_index].channel >= 0 && !extent.empty()) held.push_back({rank, std::move(extent), {}});
-    }
+    for (const auto& [rank, source] : sources_)
+      if (const Piece& piece = piece_of(source); piece.data) held.push_back({rank, piece.extent, {}});
     const Rank self = own_ >= 0 ? own_ : static_cast<Rank>(remains_.areas.size());
     TROUPE_ASSIGN(const BoxingPlan boxing, plan_boxing(HoldingList(std::move(held)), {{self, want, {}}}));
     const std::int64_t item = item_bytes(plan_, param, part);
     std::byte* destination = pool_ + local_.channels[place.channel].offset + to;
     for (const Transfer& t : boxing.transfers) {
-      const Source& source = sources_.at(t.from);
-      const StatePlace& from = source.places[old_index];
-      const Extent lies = extent_of(*remains_.plan, old, part, t.from);
-      const std::byte* begin = source.slots.at(from.channel) + offset_of(from, part, lies.elements());
-      copy_extent(t.extent, begin, lies, destination, want, item);
+      const Piece& piece = piece_of(sources_.at(t.from));
+      copy_extent(t.extent, piece.data, piece.extent, destination, want, item);
       (t.from == own_ ? bytes_.own : bytes_.other) += t.extent.elements() * item;
     }
     return {};
@@ -103,15 +126,18 @@ class Healing {
 }  // namespace
 
 bool is_whole(const Plan& plan, const std::function<bool(Rank)>& holds) {
-  for (const PlanParam& param : plan.params)
+  const KeptExtents kept(plan);
+  std::map<Rank, std::vector<KeptExtents::Parts>> of;
+  for (Rank r = 0; r < plan.workers(); ++r)
+    if (holds(r)) of[r] = kept.of(r);
+  for (std::size_t p = 0; p < plan.params.size(); ++p)
     for (const StatePart part : state_parts) {
+      if (!kept.any(static_cast<std::int32_t>(p), part)) continue;
       std::vector<Holding> held;
-      const Mesh& mesh = plan.meshes[plan.tensors[tensor_of(param, part)].mesh];
-      for (const Rank rank : mesh.ranks) {
-        Extent extent = extent_of(plan, param, part, rank);
-        if (holds(rank) && !extent.empty()) held.push_back({rank, std::move(extent), {}});
-      }
-      const Extent all = Extent::whole(plan.tensors[param.tensor].shape);
+      for (const auto& [rank, parts] : of)
+        if (const Extent& extent = parts[p][static_cast<std::size_t>(part)]; !extent.empty())
+          held.push_back({rank, extent, {}});
+      const Extent all = Extent::whole(plan.tensors[plan.params[p].tensor].shape);
       if (!plan_boxing(HoldingList(std::move(held)), {{plan.workers(), all, {}}}).ok()) return false;
     }
   return true;

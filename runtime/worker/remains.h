@@ -13,7 +13,7 @@ namespace troupe::runtime {
 /// The memory of the places of a plan. REQUIRES: the plan and the memory outlive it, and no process writes there.
 struct Remains {
   const Plan* plan = nullptr;
-  std::vector<std::byte*> areas;  ///< by rank of the plan: its state area; null: lost
+  std::vector<std::byte*> areas;  ///< by rank of the plan: its kept memory (LocalPlan::kept_bytes); null: lost
 };
 
 /// Whether a version is whole where the ranks of which `holds` says so have it: every element of every parameter, and

@@ -3,6 +3,7 @@
 
 #include "actors/actor_shell.h"
 #include "devices/base/check.h"
+#include "devices/host_memory.h"
 #include "runtime/verify/verify.h"
 #include "runtime/worker/worker_impl.h"
 
@@ -64,9 +65,18 @@ Status Worker::Impl::build() {
   if (local.arena_bytes > 0) {
     TROUPE_ASSIGN(arena, env.device->allocate_pinned(static_cast<std::size_t>(local.arena_bytes)));
   }
+  if (local.copies_bytes > 0) {
+    copies = env.copies;
+    if (!copies) {
+      TROUPE_ASSIGN(own_copies, allocate_host(static_cast<std::size_t>(local.copies_bytes)));
+      copies = own_copies.get();
+    }
+    REQUIRE(static_cast<std::int64_t>(copies->size()) >= local.copies_bytes, copies->size(), local.copies_bytes);
+  }
+  REQUIRE(!copies || !env.adopt || !env.home.areas.empty(), local.rank);  // nothing lies in the pool
   places = state_places(plan, local);
-  if (env.adopt && !env.home.areas.empty() && !holds(plan, local, pool->data(), *env.adopt)) {
-    clear_versions(local, pool->data());
+  if (env.adopt && !env.home.areas.empty() && (copies || !holds(plan, local, pool->data(), *env.adopt))) {
+    if (!copies) clear_versions(plan, local, pool->data());
     TROUPE_ASSIGN(const HealedBytes bytes,
                   heal(plan, local, pool->data(), env.home, env.own, *env.adopt, [this] { ++*env.progress; }));
     healed_bytes = bytes.other;
@@ -75,7 +85,7 @@ Status Worker::Impl::build() {
     TROUPE_TRY(adopt(*env.adopt));
     adopted = true;
   } else {
-    if (env.pool) forget_versions(local, pool->data());
+    if (env.pool || env.copies) forget_versions(local, kept());
     if (env.restore.empty()) initialise_parameters();
   }
   clear_op_state();
@@ -83,7 +93,7 @@ Status Worker::Impl::build() {
   streams["compute"] = env.device->create_stream("compute", env.threads);
   streams["comm"] = env.device->create_stream("comm", 1);
   streams["host"] = env.device->create_stream("host", 1);
-  if (shards) streams["snapshot"] = env.device->create_stream("snapshot", 1);
+  if (shards || copies) streams["snapshot"] = env.device->create_stream("snapshot", 1);
   if (arena) {
     Task populate;  // else page faults slow down the first copies, and updates wait for them
     populate.name = "populate the arena";
@@ -160,6 +170,6 @@ void Worker::stop() {
 
 const LocalPlan& Worker::local() const { return impl_->local; }
 
-std::vector<HeldVersion> Worker::held() const { return held_versions(impl_->plan, impl_->local, impl_->pool->data()); }
+std::vector<HeldVersion> Worker::held() const { return held_versions(impl_->plan, impl_->local, impl_->kept()); }
 
 }  // namespace troupe::runtime

@@ -47,7 +47,11 @@ struct WorkerEnv {
   CheckpointTarget save;            ///< for plans that have snapshots
   /// Memory that the place has kept (kept_state.h), as large as the plan's pool; null: the worker allocates its own.
   Buffer* pool = nullptr;
-  /// The version to begin with, which lies whole in `pool`, or else in `home`; nullopt: what `restore` says.
+  /// Memory that the place has kept for copies, of a plan that keeps them (LocalPlan::copies_bytes); null: the worker
+  /// allocates its own.
+  Buffer* copies = nullptr;
+  /// The version to begin with, which lies whole in `pool`, or else in `home`; nullopt: what `restore` says. Of a plan
+  /// with copies always in `home`.
   std::optional<std::int64_t> adopt;
   Remains home;                  ///< what the places of the job have left; no areas: nothing
   Rank own = -1;                 ///< the rank that the place had there; -1: none
@@ -85,7 +89,7 @@ class Worker {
   /// freed, or handed on, once the actors have exited and this object is destroyed, which repeats 2 and 3. Idempotent.
   void stop();
   const LocalPlan& local() const;
-  /// What this place holds, where the plan keeps versions (CompileOptions::keeps_version). Thread-safe: but a version
+  /// What this place holds, where the plan keeps versions or copies. Thread-safe: but a version
   /// that is not the newest may be overwritten meanwhile.
   std::vector<HeldVersion> held() const;
 

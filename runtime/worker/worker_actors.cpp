@@ -227,7 +227,7 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::on_stream(const LocalA
   using MakeBody = MadeBody (Impl::*)(const LocalActor&);
   static constexpr auto bodies = std::to_array<MakeBody>({&Impl::segment_body, &Impl::user_body, nullptr,
                                                           &Impl::norm_body, &Impl::update_body, &Impl::digest_body,
-                                                          &Impl::snapshot_body, &Impl::writer_body});
+                                                          &Impl::snapshot_body, &Impl::writer_body, &Impl::copy_body});
   static_assert(bodies.size() == actor_kinds, "a factory for each kind");
   const PlanActor& pa = plan_actor(a);
   std::unique_ptr<actors::Body> body;

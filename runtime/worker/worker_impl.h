@@ -30,8 +30,9 @@ struct Worker::Impl {
   LocalPlan local;
   GradientOrder gradients;  // what the place tells of the gradients of a step
   WorkerEnv env;
-  std::unique_ptr<Buffer> own_pool, arena;
+  std::unique_ptr<Buffer> own_pool, own_copies, arena;
   Buffer* pool = nullptr;          // own_pool, or what the place has kept
+  Buffer* copies = nullptr;        // likewise; null: the plan keeps none
   std::vector<StatePlace> places;  // by parameter
   bool adopted = false;            // the job begins with what lay in the pool
   std::int64_t healed_bytes = 0;   // taken from other places' memory
@@ -58,6 +59,10 @@ struct Worker::Impl {
   void initialise_parameters();
   void clear_op_state();
   RestorePlaces restore_places() const;
+  /// What outlives the processes of the place where its job recovers.
+  std::byte* kept() const { return copies ? copies->data() : pool->data(); }
+  /// Where a part of a parameter's state lies in the slot that an actor reads, of which it takes these rows.
+  std::int64_t offset_of_rows(std::int32_t param, StatePart part, const Extent& rows) const;
   Status make_shards();
   ConductorSpec conductor_spec();
 
@@ -108,6 +113,7 @@ struct Worker::Impl {
   MadeBody user_body(const LocalActor& a);
   MadeBody snapshot_body(const LocalActor& a);
   MadeBody writer_body(const LocalActor& a);
+  MadeBody copy_body(const LocalActor& a);
   std::shared_ptr<actors::Executor> communicator(const LocalActor& a);
   Expected<std::shared_ptr<actors::Executor>> on_stream(const LocalActor& a);
   /// Where an actor acts: its body on its stream, or a communicator, with the meters around it. Error: a user-defined

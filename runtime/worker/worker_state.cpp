@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 
+#include "actors/copy.h"
 #include "actors/snapshot.h"
 #include "actors/version_word.h"
 #include "devices/base/check.h"
@@ -33,6 +34,15 @@ class CountingParallel final : public Parallel {
  private:
   std::atomic<std::int64_t>& progress_;
 };
+
+StatePart part_of(checkpoint::TensorKind kind) {
+  switch (kind) {
+    case checkpoint::TensorKind::first_moment: return StatePart::first_moment;
+    case checkpoint::TensorKind::second_moment: return StatePart::second_moment;
+    case checkpoint::TensorKind::parameter: break;
+  }
+  return StatePart::parameter;
+}
 
 }  // namespace
 
@@ -87,7 +97,7 @@ Status Worker::Impl::adopt(std::int64_t version) {
     if (local.channels[a.out[0]].version_offset < 0) continue;  // not trained: it has lain there since the job began
     const std::string& group = plan_channel(a.out[0]).name;
     const auto it = std::find_if(held.begin(), held.end(),
-                                 [&](const HeldVersion& h) { return h.channel == group && h.version == version; });
+                                 [&](const HeldVersion& h) { return h.group == group && h.version == version; });
     if (it == held.end())
       return Status(Code::internal,
                     fmt::format("the job goes on from version {}, of which this place holds no '{}'", version, group));
@@ -101,25 +111,37 @@ void Worker::Impl::clear_op_state() {
     std::fill_n(pool->data() + a.op_state_offset, plan_actor(a).op_state_bytes, std::byte{0});
 }
 
+std::int64_t Worker::Impl::offset_of_rows(std::int32_t param, StatePart part, const Extent& rows) const {
+  const PlanParam& p = plan.params[param];
+  const Extent whole = extent_of(plan, p, part, local.rank);
+  ASSERT(contiguous_in(rows, whole), p.name, rows, whole);
+  return offset_of(places[static_cast<std::size_t>(param)], part, whole.elements()) +
+         offset_in(rows, whole) * item_bytes(plan, p, part);
+}
+
 Worker::Impl::MadeBody Worker::Impl::snapshot_body(const LocalActor& a) {
   const PlanActor& pa = plan_actor(a);
   std::vector<actors::SnapshotCopy> copies;
   for (const auto& e : a.saved) {
     const auto ref = std::find_if(pa.params.begin(), pa.params.end(),
                                   [&](const auto& r) { return plan.params[r.param].name == e.parameter; });
-    const PlanParam& p = plan.params[ref->param];
-    const bool moment = e.kind != checkpoint::TensorKind::parameter;
-    const Extent whole = plan.extent(!moment ? p.stored() : p.share >= 0 ? p.share : p.tensor, local.rank);
-    ASSERT(contiguous_in(e.extent, whole), e.parameter, e.extent, whole);  // rows of what lies here
-    std::int64_t from = offset_in(e.extent, whole) * size_of(e.dtype);
-    if (!moment) from += plan_channel(a.in[0]).offsets[ref->index];
-    else
-      from += places[static_cast<std::size_t>(ref->param)].moments +
-              (e.kind == checkpoint::TensorKind::second_moment ? whole.elements() * size_of(e.dtype) : 0);
-    copies.push_back({from, e.offset, e.bytes()});
+    copies.push_back({offset_of_rows(ref->param, part_of(e.kind), e.extent), e.offset, e.bytes()});
   }
   return std::unique_ptr<actors::Body>(
       std::make_unique<actors::SnapshotBody>(std::move(copies), memory(a.in[0]), memory(a.out[0])));
+}
+
+Worker::Impl::MadeBody Worker::Impl::copy_body(const LocalActor& a) {
+  std::vector<actors::SnapshotCopy> runs;
+  for (const CopiedPart& p : a.copied)
+    runs.push_back({offset_of_rows(p.param, p.part, p.extent), p.offset,
+                    p.extent.elements() * item_bytes(plan, plan.params[p.param], p.part)});
+  std::int32_t first = -1;
+  for (const HeldVersion& held : held_versions(plan, local, kept()))
+    if (held.group == plan_actor(a).name && env.adopt && held.version == *env.adopt) first = held.slot;
+  const actors::CopyMemory memory_of{kept() + a.copies.offset, a.copies.slot_bytes, a.copies.version_offset};
+  return std::unique_ptr<actors::Body>(
+      std::make_unique<actors::CopyBody>(std::move(runs), memory(a.in[0]), memory_of, first));
 }
 
 Status Worker::Impl::make_shards() {

@@ -28,6 +28,7 @@ class Drill:
     def __init__(self, args):
         self.args = args
         self.whole = {}  # by shape: what nothing happens to
+        self.repeated_max = int(args.recovery.removeprefix("copies:")) if args.recovery != "slots" else 1
         self.dir = tempfile.mkdtemp(prefix="troupe-elastic-")
         if not args.data:
             rng = random.Random(7)
@@ -39,7 +40,7 @@ class Drill:
     def command(self, shape, out, more):
         _, mesh, settings = shape
         command = [self.args.troupe, "train", os.path.join(ROOT, "apps/configs/lm-tiny.toml"), "--data", self.args.data,
-                   "--mesh", mesh, "--steps", str(STEPS), "--out", out, "--quiet", "--recovery", "slots",
+                   "--mesh", mesh, "--steps", str(STEPS), "--out", out, "--quiet", "--recovery", self.args.recovery,
                    "--checkpoint-every", "5", "--set", "schedule.batch=8", "--set", "schedule.microbatch=1"]
         for s in settings:
             command += ["--set", s]
@@ -124,12 +125,12 @@ class Drill:
             if ("do not reach each other" in text) != (act == "cut"):
                 wrong.append(text)
             if "step" in i and act != "later" and not crashes:
-                if i["from"] != "memory" or i["step"] < i["committed"] - 1:
+                if i["from"] != "memory" or i["step"] < i["committed"] - self.repeated_max:
                     wrong.append(f"it went on from {i['from']}, step {i['step']} after {i['committed']}")
         if act not in ("later", "enter") and crashes and len(injections) == 1:
             # What a worker that has crashed has written counts only where it has a replica.
             wrong += [f"it goes on from {i['from']}: {i}" for i in incidents
-                      if (i["from"] == "memory") != (shape[0] in REPLICATED)]
+                      if (i["from"] == "memory") != (shape[0] in REPLICATED and self.args.recovery == "slots")]
         wrong += [f"another mesh, or none: {i}" for i in incidents
                   # A worker that was slow to leave comes back.
                   if ("mesh" in i) != (never and bool(i["lost"]) or i.get("planned", False))
@@ -245,6 +246,7 @@ def main():
     parser.add_argument("--first", type=int, default=0, help="number of the first run: one run is replayed by N --first")
     parser.add_argument("--troupe", default=os.path.join(ROOT, "build/apps/troupe"))
     parser.add_argument("--data", help="a text (default: one that is made up)")
+    parser.add_argument("--recovery", default="slots", help="or copies:K")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--timeout", type=float, default=120)
     parser.add_argument("--keep", action="store_true", help="keep the folders")

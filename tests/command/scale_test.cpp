@@ -111,7 +111,7 @@ TEST_CASE("a run takes another mesh on request: workers start and end, memory is
   for (const std::string command : {"ps", "scale"}) {
     std::vector<std::string> words{command, dir / "run"};
     if (command == "scale") words.insert(words.end(), {"--mesh", "dp=2"});
-    check_one_line(run(troupe_command(words)), exit_output, {"no run with --recovery slots", dir / "run"});
+    check_one_line(run(troupe_command(words)), exit_output, {"no run with --recovery", dir / "run"});
   }
 }
 
@@ -166,13 +166,44 @@ TEST_CASE("a spare takes the place of a worker that is gone for good, and the me
   CHECK(lines[1].at("lost").dump() == "[1]");
   CHECK(summary(dir / "run").at("params_hash") == hash);
   const auto useless = run(train(dir / "useless", {"--steps", "1", "--quiet", "--spares", "1"}));
-  CHECK(useless.err.find("it needs --recovery slots and --replace never") != std::string::npos);
+  CHECK(useless.err.find("it needs --recovery and --replace never") != std::string::npos);
 }
 
 TEST_CASE("a run whose mesh has nothing to give up ends with the loss, and says who died and what is left") {
   TempDir dir;
   const auto o = run(elastic(dir / "run", "tp=2", {"--replace", "never", "--inject", "SIGKILL@update:mid#12/worker1"}));
   check_failure(o, exit_worker, {"worker 1", "killed by signal 9", "no shape of this job runs on 1 places"});
+  CHECK(o.err.find("the loss of any worker will end the job: tp=2 has nothing to give up, and no other shape runs on 1 "
+                   "workers") != std::string::npos);
+}
+
+TEST_CASE("a run that gives up says what to do in its first line (CR-4 giving up)") {
+  TempDir dir;
+  const auto o = run(elastic(dir / "run", "dp=2", {"--worker-prefix", "timeout -s KILL 0.03"}));
+  check_failure(o, exit_do_not_requeue, {"generations without an act"});
+  const std::string first = o.err.substr(0, o.err.find('\n', o.err.find("generations without an act")));
+  CHECK_MESSAGE(first.find("If something outside the run took the workers, start it again") != std::string::npos,
+                o.err);
+}
+
+TEST_CASE("a run goes on from copies, in the same mesh and in another one, as if nothing had happened") {
+  TempDir dir;
+  const std::string hash = calm_hash(dir);
+  for (const auto& [mesh, recovery, replace] :
+       {std::tuple("dp=2", "copies:4", "always"), {"dp=3", "copies:16", "never"}}) {
+    const std::string out = dir / (std::string("run") + replace);
+    auto words = elastic(out, mesh, {"--replace", replace, "--inject", "SIGKILL@update:mid#300/worker1"});
+    *std::find(words.begin(), words.end(), "slots") = recovery;
+    check_success(run(words));
+    const auto lines = incidents(out);
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0].at("from") == "memory");
+    CHECK(lines[0].at("step") == 32);  // nine groups: the loss is in step 33
+    CHECK(summary(out).at("params_hash") == hash);
+    CHECK(count_lines(out + "/metrics.jsonl") == 200);
+  }
+  const auto wrong = run(train(dir / "wrong", {"--recovery", "copies:0"}));
+  check_failure(wrong, exit_usage, {"\"copies:0\" is no recovery: expected \"off\", \"slots\", or \"copies:K\""});
 }
 
 TEST_CASE("a run that hangs as a signal comes saves the newest whole step after its grace (CR-6 grace)") {

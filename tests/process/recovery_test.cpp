@@ -26,6 +26,17 @@ Plan plan_that_keeps(const std::vector<std::int64_t>& dp, std::int32_t snapshots
   return *std::move(p);
 }
 
+Plan plan_that_copies(const std::vector<std::int64_t>& dp, std::int32_t zero = 0) {
+  CompileOptions o;
+  o.zero = zero;
+  o.stages = stage_meshes(dp);
+  o.keeps_copies = true;
+  o.seed = 7;
+  auto p = compile(graph(test_app().ops(), {}), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  return *std::move(p);
+}
+
 /// What a job tells, and what has come of it.
 struct Told {
   std::vector<std::pair<std::int64_t, std::pair<double, double>>> steps;  // loss and norm
@@ -164,6 +175,54 @@ TEST_CASE("a worker that dies again and again at the same step ends the job, wit
   CHECK_FALSE(r.incidents.empty());
 }
 
+TEST_CASE("a job goes on from copies, bit for bit, when workers are killed, exit, or are stopped; from copies alone") {
+  const Told whole = tell(plan_that_keeps({2, 1}), {});
+  for (const auto& [plan, drills] :
+       {std::pair(plan_that_copies({2, 1}), std::vector<std::string>{"SIGKILL@update:mid#30/worker0"}),
+        {plan_that_copies({2, 1}), {"EXIT@forward:before#20/worker2", "SIGKILL@copy:mid#5/worker1"}},
+        {plan_that_copies({3}, 2), {"SIGKILL@gather:mid#17/worker1"}},
+        {plan_that_copies({2}, 3), {"SIGSTOP@norm:after#20/worker1"}}}) {
+    CAPTURE(drills[0]);
+    JobOptions job;
+    job.detect_budget_ms = 1000;
+    job.session.copy_every = 3;
+    const Told one = tell(plan, job, drills);
+    check_undisturbed(one, whole);
+    REQUIRE_FALSE(one.result.incidents.empty());
+    for (const Incident& i : one.result.incidents) {
+      CHECK(i.from == "memory");
+      CHECK(i.version % 3 == 0);
+      CHECK(i.committed - i.version <= 3);
+    }
+  }
+}
+
+TEST_CASE("a job that recovers is refused an actor whose acts follow from earlier ones, by its name") {
+  App app = test_app();
+  struct Counter final : troupe::actors::UserActor {
+    Status act(troupe::actors::UserCall& call) override {
+      std::fill_n(call.out[0].as<float>(), call.out[0].size(), static_cast<float>(++acts));
+      return {};
+    }
+    int acts = 0;
+  };
+  for (const auto acts : {troupe::actors::ActsBy::history, troupe::actors::ActsBy::call}) {
+    app.actor<Counter>("counter", acts);
+    Graph g(app.ops());
+    g.program("train", {2, 2});
+    g.unit("all");
+    const Value x = g.actor("counter", "mine", {}, {{"x", {DType::f32, {2, 8}}}})[0];
+    const Value y = g.op("linear", {x, g.param("w", {8, 8}, Init::normal(0.3f))})[0];
+    g.minimize(g.op("mse_loss", {y, x}, {{"scale", 0.25}})[0], {});
+    const auto plan = compile(g, {.keeps_version = true});
+    REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+    const Status s = app.check(*plan, {.recovers = true});
+    CHECK(s.ok() == (acts == troupe::actors::ActsBy::call));
+    if (!s.ok()) CHECK(s.message().find("actor 'mine' is of kind 'counter'") != std::string::npos);
+    CHECK(app.check(*plan, {}).ok());
+  }
+}
+
 TEST_CASE("a job that could not go on is refused: a plan that overwrites what it reads, or trains nothing") {
   JobOptions job;
   job.recovers = true;
@@ -172,6 +231,9 @@ TEST_CASE("a job that could not go on is refused: a plan that overwrites what it
   const JobResult r = test_app().run(*overwrites, job);
   CHECK(r.exit_code == exit_plan);
   CHECK(r.status.message().find("CompileOptions::keeps_version") != std::string::npos);
+  const JobResult never = test_app().run(plan_that_copies({2}), job);
+  CHECK(never.exit_code == exit_plan);
+  CHECK(never.status.message().find("SessionOptions::copy_every is 0") != std::string::npos);
   Graph g(test_app().ops());
   g.program("relay", {1, 1});
   g.unit("all");

@@ -3,6 +3,25 @@
 
 using namespace three_places;
 
+namespace {
+
+const CoordinatorWaits waits(CoordinatorOptions().detect_ns);
+
+}  // namespace
+
+TEST_CASE("what the coordinator waits for takes a part of the detect budget, and never too little for a busy machine") {
+  constexpr CoordinatorWaits longer(8'000'000'000), short_(100'000'000);
+  CHECK(waits.culprit_ns == 700 * ms);
+  CHECK(waits.explain_ns == 1000 * ms);
+  CHECK(waits.quiesce_ns == 500 * ms);
+  CHECK(longer.culprit_ns == 2800 * ms);
+  CHECK(longer.explain_ns == 4000 * ms);
+  CHECK(longer.quiesce_ns == 2000 * ms);
+  CHECK(longer.start_ns == 80'000 * ms);
+  CHECK(short_.quiesce_ns == 500 * ms);
+  CHECK(CoordinatorWaits(0).quiesce_ns == waits.quiesce_ns);
+}
+
 TEST_CASE("when a place is lost the others leave its generation, it is started anew, and all enter the next one") {
   ThreePlaces job;
   CHECK(job.who<Enter>(2) == RankList{0, 1, 2});
@@ -144,12 +163,12 @@ TEST_CASE("a place that does not leave its generation is killed, and its end is 
   job.down(1, 0);
   job.leave({0});
   job.coordinator.turn(0);  // the wait begins once the places are told
-  CHECK(job.coordinator.wakes_ns() == quiesce_wait_ns);
-  job.coordinator.turn(quiesce_wait_ns - 1);
+  CHECK(job.coordinator.wakes_ns() == waits.quiesce_ns);
+  job.coordinator.turn(waits.quiesce_ns - 1);
   CHECK(job.killed.empty());
-  job.coordinator.turn(quiesce_wait_ns);
+  job.coordinator.turn(waits.quiesce_ns);
   CHECK(job.killed == RankList{2});
-  job.down(2, quiesce_wait_ns + ms);
+  job.down(2, waits.quiesce_ns + ms);
   CHECK(job.who<Abort>(4) == RankList{0, 1});
   job.leave({0, 1});
   job.go_on({0, 1});
@@ -158,7 +177,7 @@ TEST_CASE("a place that does not leave its generation is killed, and its end is 
   CHECK(job.incidents[0].lost == RankList{1, 2});
   CHECK(job.incidents[0].culprit == 1);
   CHECK(job.incidents[0].generation == 4);
-  CHECK(job.incidents[0].last_down_ns == quiesce_wait_ns + ms);
+  CHECK(job.incidents[0].last_down_ns == waits.quiesce_ns + ms);
   CHECK(job.incidents[0].cause ==
         "worker 1 was killed\nthen worker 2 has not left its generation within 500 ms; worker 2 was killed for it");
 }
@@ -318,11 +337,11 @@ TEST_CASE(
   // Another one is lost while they start: they are told to leave, and are not killed if they take their time.
   job.down(1, ms);
   job.coordinator.turn(ms);
-  job.coordinator.turn(ms + quiesce_wait_ns);
+  job.coordinator.turn(ms + waits.quiesce_ns);
   CHECK(job.killed.empty());
-  job.coordinator.turn(start_wait_ns + CoordinatorOptions().detect_ns - 1);
+  job.coordinator.turn(waits.start_ns + CoordinatorOptions().detect_ns - 1);
   CHECK(job.killed.empty());
-  job.coordinator.turn(ms + start_wait_ns + CoordinatorOptions().detect_ns);
+  job.coordinator.turn(ms + waits.start_ns + CoordinatorOptions().detect_ns);
   CHECK(job.killed == RankList{0, 1, 2});
 }
 

@@ -1,4 +1,5 @@
-// Plans of the MLP that keep versions (CompileOptions::keeps_version), one for each way in which places hold state.
+// Plans of the MLP that keep versions (CompileOptions::keeps_version) or copies (keeps_copies), one for each way in
+// which places hold state.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -15,18 +16,21 @@ struct KeptCase {
   Pipeline pipeline = {};
 };
 
-inline Expected<Plan> compile_kept(const KeptCase& c, bool keeps_version = true) {
+enum class Keeps : std::uint8_t { nothing, version, copies };
+
+inline Expected<Plan> compile_kept(const KeptCase& c, Keeps keeps = Keeps::version) {
   CompileOptions o;
   o.stages = stage_meshes(c.dp, c.tp);
   o.zero = c.zero;
   o.pipeline = c.pipeline;
   o.seed = 7;
-  o.keeps_version = keeps_version;
+  o.keeps_version = keeps == Keeps::version;
+  o.keeps_copies = keeps == Keeps::copies;
   return compile(graph(ops(), Shape_{}), o);
 }
 
-inline Plan kept_plan(const KeptCase& c, bool keeps_version = true) {
-  auto p = compile_kept(c, keeps_version);
+inline Plan kept_plan(const KeptCase& c, Keeps keeps = Keeps::version) {
+  auto p = compile_kept(c, keeps);
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   const Status s = verify(*p);
   REQUIRE_MESSAGE(s.ok(), s.message());

@@ -46,7 +46,7 @@ KeptEnd kept_end(const Plan& p, std::int64_t steps, std::uint64_t seed, std::int
   cluster.stop_after = stop_after;
   cluster.at_end = [&](Rank r, const Worker& w) {
     for (const HeldVersion& h : w.held())
-      out.held[{r, h.channel, h.version}] = std::vector<std::byte>(h.state.begin(), h.state.end());
+      out.held[{r, h.group, h.version}] = std::vector<std::byte>(h.state.begin(), h.state.end());
   };
   const SimOutcome run = simulate_job(p, ops(), actor_set(), session, cluster);
   out.committed = run.job.committed_steps;
@@ -64,7 +64,7 @@ TEST_CASE(
   constexpr std::int64_t steps = 4;
   int newest = 0, before = 0, both = 0;
   for (const KeptCase& c : kept_cases()) {
-    const Plan p = kept_plan(c, true);
+    const Plan p = kept_plan(c);
     CAPTURE(c.dp.size());
     CAPTURE(c.tp);
     CAPTURE(c.zero);
@@ -103,7 +103,7 @@ TEST_CASE(
 
 TEST_CASE("a plan that keeps a version gives the bits of one that does not, and nothing else takes more memory") {
   for (const KeptCase& c : kept_cases()) {
-    const Plan one = kept_plan(c, false), two = kept_plan(c, true);
+    const Plan one = kept_plan(c, Keeps::nothing), two = kept_plan(c);
     CAPTURE(c.dp.size());
     CAPTURE(c.tp);
     CAPTURE(c.zero);
@@ -134,7 +134,7 @@ TEST_CASE("a plan that keeps a version gives the bits of one that does not, and 
 }
 
 TEST_CASE("an update reads the version that it leaves whole, and waits for the commit, so for the votes of its step") {
-  const Plan p = kept_plan({{2}}, true);
+  const Plan p = kept_plan({{2}});
   int updates = 0;
   for (const PlanActor& a : p.roles[0].actors) {
     if (a.kind != PlanActor::Kind::update) continue;
@@ -155,17 +155,17 @@ TEST_CASE("parameters with another number of slots than their update can keep ar
     CHECK_MESSAGE((s.message().find(name) != std::string::npos && s.message().find(why) != std::string::npos),
                   s.message());
   };
-  Plan p = kept_plan({{2}}, true);
+  Plan p = kept_plan({{2}});
   first_parameters(p).slots = 1;
   refused(p, "has 1 slots, and its update reads it 1 times; expected 0");
   first_parameters(p).slots = 3;
   refused(p, "has 3 slots");
-  Plan torn = kept_plan({{2}}, true);
+  Plan torn = kept_plan({{2}});
   for (PlanActor& a : torn.roles[0].actors)
     if (a.kind == PlanActor::Kind::update && torn.roles[0].channels[a.out[0]].name == first_parameters(torn).name)
       a.params.clear();
   refused(torn, "its update writes 0");
-  Plan one = kept_plan({{2}}, false);
+  Plan one = kept_plan({{2}}, Keeps::nothing);
   first_parameters(one).slots = 2;
   refused(one, "has 2 slots, and its update reads it 0 times; expected 1");
 }

@@ -109,8 +109,8 @@ Ending check_ending(const CompiledScenario& c, const Start& start, Violations& v
                                      static_cast<double>(start.out.run.virtual_ns) * 1e-9,
                                      static_cast<double>(limit_ns) * 1e-9));
   if (start.machine_stopped) return Ending::machine_stopped;
-  // Where memory was suspect, the job may go on from before a step that was told.
-  const bool repeats = count(start, FaultKind::crash) > 0;
+  // Where memory was suspect, or from copies, the job may go on from before a step that was told.
+  const bool repeats = count(start, FaultKind::crash) > 0 || c.scenario().copy_every > 0;
   if (job.committed_steps > start.first + told || (job.committed_steps < start.first + told && !repeats))
     violations.push_back(fmt::format("the job has committed {} steps, and told of those from {} to {}",
                                      job.committed_steps, start.first, start.first + told));
@@ -216,9 +216,12 @@ void check_incidents(const CompiledScenario& c, const Start& start, Ending endin
   const Scenario& scenario = c.scenario();
   const auto& told_ns = start.out.run.told_ns;
   if (told_ns.size() != start.told.steps.size()) violations.push_back("steps were told, and the simulation told none");
+  // CO-7 (copies): the newest copy, or the one before it while the newest is taken.
+  const std::int64_t repeated_max = std::max<std::int64_t>(1, scenario.copy_every);
   // One replica is left, with everything.
-  const bool crash_is_harmless = scenario.tp == 1 && scenario.zero == 0 && count(start, takes_place) == 1 &&
-                                 count(start, is_short) == 0 && count(start, FaultKind::change) == 0 &&
+  const bool crash_is_harmless = scenario.copy_every == 0 && scenario.tp == 1 && scenario.zero == 0 &&
+                                 count(start, takes_place) == 1 && count(start, is_short) == 0 &&
+                                 count(start, FaultKind::change) == 0 &&
                                  std::all_of(scenario.dp.begin(), scenario.dp.end(), [](auto dp) { return dp >= 2; });
   std::uint32_t generation = start.generation;
   bool suspect = false;    // memory was lost, and no step was committed since
@@ -252,13 +255,13 @@ void check_incidents(const CompiledScenario& c, const Start& start, Ending endin
     if (one.version > one.committed) wrong(fmt::format("version {} of {} committed ones", one.version, one.committed));
     const bool strict = !suspect || crash_is_harmless;
     if (one.from == "memory") {
-      if (strict && one.version < one.committed - 1)
+      if (strict && one.version < one.committed - repeated_max)
         wrong(fmt::format("it goes on from version {} in memory, and {} were committed", one.version, one.committed));
     } else if (strict && !(one.version == start.first && one.committed == start.first)) {  // no actor had written it
       wrong(fmt::format("it goes on from {}, and no memory was suspect",
                         one.from.empty() ? "initial values" : "'" + one.from + "'"));
     }
-    if (strict && !went_back && one.version < least)
+    if (strict && !went_back && one.version < least && scenario.copy_every == 0)
       wrong(fmt::format("it goes on from version {}, and steps before {} were told (CO-3 held back)", one.version,
                         least));
     went_back |= one.version < least;

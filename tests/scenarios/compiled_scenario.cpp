@@ -35,6 +35,7 @@ SessionOptions session_of(const Scenario& scenario, std::int64_t first, Told& to
   SessionOptions session;
   session.first_step = first;
   session.steps = scenario.steps;
+  session.copy_every = scenario.copy_every;
   session.clip = 0.5;
   session.loss_divisor = 8;
   session.lr = [](std::int64_t step) { return 1e-2 / (1 + 0.1 * static_cast<double>(step)); };
@@ -71,7 +72,8 @@ Expected<Plan> CompiledScenario::compile(const StageWidths& dp) const {
   o.zero = scenario_.zero;
   if (dp.size() > 1) o.pipeline = scenario_.pipeline;
   o.seed = 7;
-  o.keeps_version = true;
+  o.keeps_version = scenario_.copy_every == 0;
+  o.keeps_copies = scenario_.copy_every > 0;
   o.snapshots = scenario_.checkpoint_every > 0 ? 2 : 0;
   TROUPE_ASSIGN(Plan plan, runtime::compile(mlp::graph(ops(), model_of(scenario_)), o));
   TROUPE_TRY(verify(plan));

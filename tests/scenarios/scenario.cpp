@@ -217,6 +217,7 @@ Expected<Scenario> parse_scenario(std::string_view text, const std::string& file
     root.whole("steps", s.steps, 3, 1000);
     root.whole("spares", s.spares, 0, places_max - 1);
     root.flag("replace", s.replace);
+    root.whole("copies", s.copy_every, 1, 1000);
     root.shapes("changes", s.changes);
     root.section("model", [&](Section& model) {
       model.whole("width", s.width, 2, 1024);

@@ -2,6 +2,7 @@
 //
 //   dp = [2, 1]                # replicas of each pipeline stage
 //   replace = false            # a lost place does not come back (default: true)
+//   copies = 3                 # the job goes on from copies of every so many steps (default: from slots)
 //   [checkpoints]
 //   every = 2                  # steps
 //   [faults]
@@ -66,6 +67,7 @@ struct Scenario {
   std::int64_t steps = 8;
   Rank spares = 0;                            ///< places that have no rank at first
   bool replace = true;                        ///< a lost place gets a new process
+  std::int64_t copy_every = 0;                ///< steps between copies; 0: the job goes on from slots
   std::vector<runtime::StageWidths> changes;  ///< shapes in which the job may be asked to go on
   std::int64_t checkpoint_every = 0;          ///< steps; 0: the job saves no checkpoints
   std::int64_t faults_most = 2;
