@@ -406,12 +406,15 @@ Connect Coordinator::choose_state(std::int64_t now_ns) {
   std::int64_t version = options_.session.first_step;
   std::optional<SumState> sums = options_.session.sums;
   const Inventory inventory = this->inventory();
-  if (const auto held = newest_held(inventory)) {
+  const auto saved = checkpoints_ ? checkpoints_->newest() : std::nullopt;
+  const auto held = newest_held(inventory);
+  // A checkpoint may be newer than copies; its line was told, so nothing reads a version before it.
+  if (held && !(saved && saved->version > *held)) {
     connect.adopt = version = *held;
     connect.home = home_of(version, inventory);
     sums = *session_->sums_of(version);
     incident_->from = "memory";
-  } else if (const auto saved = checkpoints_ ? checkpoints_->newest() : std::nullopt) {
+  } else if (saved) {
     version = saved->version;
     sums = saved->sums;
     incident_->from = connect.restore = saved->folder;
