@@ -153,7 +153,7 @@ void Coordinator::turn(std::int64_t now_ns) {
   if (!told_.contradiction().ok()) return end(told_.contradiction(), exit_worker);
   if (all(stopped_)) return end(pause_.status(), pause_.code());
   if (phase_ == Phase::leaving) {
-    if (!leave_until_ns_) leave_until_ns_ = now_ns + waits_.quiesce_ns;
+    if (!leave_until_ns_) leave_until_ns_ = now_ns + leaving_may_take_ns();
     if (now_ns >= *leave_until_ns_) kill_who_stay(now_ns);
   }
   if (now_ns >= silent_at_ns()) kill_who_are_silent(now_ns);

@@ -129,7 +129,7 @@ struct CoordinatorWaits {
   std::int64_t budget_ns;
   std::int64_t culprit_ns = std::max(least_ns, budget_ns * 7 / 20);  ///< CR-1
   std::int64_t explain_ns = std::max(least_ns, budget_ns / 2);       ///< CR-2
-  std::int64_t quiesce_ns = std::max(least_ns, budget_ns / 4);       ///< CR-3
+  std::int64_t quiesce_ns = std::max(least_ns, budget_ns / 4);       ///< CR-3; after the grace (CR-6) the least
   std::int64_t start_ns = 10 * budget_ns;  ///< CR-5: a process that is started may say nothing for so long
 };
 inline constexpr int incidents_in_a_row_max = 2;  ///< CR-4
@@ -251,6 +251,8 @@ class Coordinator {
   bool gives_up(const Loss& loss);
   /// A new process takes the place of a rank, which counts as one that has left its generation. Error: of the sink.
   Status start_again(Rank rank, bool afresh, std::int64_t now_ns);
+  /// After its grace a job waits no longer than it must.
+  std::int64_t leaving_may_take_ns() const { return ends_early_ ? CoordinatorWaits::least_ns : waits_.quiesce_ns; }
   void kill_who_stay(std::int64_t now_ns);
   /// When the next silent place is to be killed, and kills those that are.
   std::int64_t silent_at_ns() const;

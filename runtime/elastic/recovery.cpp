@@ -173,7 +173,7 @@ void Coordinator::kill_who_stay(std::int64_t now_ns) {
   for (Rank r = 0; r < plan_->workers(); ++r) {
     if (quiesced_.count(r) == 0 && !pulses_[static_cast<std::size_t>(r)].starts)  // CR-5 (silence) sees to these
       blame(r, Fault::slow,
-            fmt::format("{} has not left its generation within {} ms", worker(r), waits_.quiesce_ns / 1'000'000),
+            fmt::format("{} has not left its generation within {} ms", worker(r), leaving_may_take_ns() / 1'000'000),
             now_ns);
   }
 }

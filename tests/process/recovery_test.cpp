@@ -178,9 +178,9 @@ TEST_CASE("a worker that dies again and again at the same step ends the job, wit
 TEST_CASE("a job goes on from copies, bit for bit, when workers are killed, exit, or are stopped; from copies alone") {
   const Told whole = tell(plan_that_keeps({2, 1}), {});
   for (const auto& [plan, drills] :
-       {std::pair(plan_that_copies({2, 1}), std::vector<std::string>{"SIGKILL@update:mid#30/worker0"}),
+       {std::pair(plan_that_copies({2, 1}), std::vector<std::string>{"SIGKILL@update:mid#13/worker0"}),
         {plan_that_copies({2, 1}), {"EXIT@forward:before#20/worker2", "SIGKILL@copy:mid#5/worker1"}},
-        {plan_that_copies({3}, 2), {"SIGKILL@gather:mid#17/worker1"}},
+        {plan_that_copies({3}, 2), {"SIGKILL@gather:mid#13/worker1"}},
         {plan_that_copies({2}, 3), {"SIGSTOP@norm:after#20/worker1"}}}) {
     CAPTURE(drills[0]);
     JobOptions job;
