@@ -83,6 +83,11 @@ Status ControlLink::flush() {
   return {};
 }
 
+bool ControlLink::is_readable() const {
+  char byte = 0;
+  return ::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
+}
+
 Status ControlLink::receive(std::deque<ControlFrame>& frames) {
   ssize_t n;
   do n = ::recv(fd_, chunk_.data(), chunk_.size(), 0);

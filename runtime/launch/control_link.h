@@ -22,6 +22,8 @@ class ControlLink {
   explicit ControlLink(int fd) : fd_(fd) {}
   ~ControlLink();
   ControlLink(const ControlLink&) = delete;
+  /// Whether receive() would not wait: there are bytes, or the link has closed.
+  bool is_readable() const;
   int fd() const { return fd_; }
   /// Writes a message of a generation; blocks until it is written. Error: the peer is gone; `invalid`, and nothing is
   /// written: it exceeds control_bytes_max.

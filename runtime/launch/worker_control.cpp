@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -33,6 +34,14 @@ ToWorker Control::next() {
                                              frame.of.number, own.number)));
     return *std::move(message);
   }
+}
+
+bool Control::has_newer() {
+  while (link_.is_readable())
+    if (const Status s = link_.receive(frames_); !s.ok()) end(s);
+  return std::any_of(frames_.begin(), frames_.end(), [this](const ControlFrame& f) {
+    return f.of.job == generation().job && f.of.number > generation().number;
+  });
 }
 
 void Control::end(const Status& why) {

@@ -22,6 +22,9 @@ class Control {
   void send(JobGeneration of, const FromWorker& message);
   /// The next message of this worker's generation (CL-1 one generation), or Abort, with which a newer one begins.
   ToWorker next();
+  /// Whether a message of a newer generation has come: next() returns Abort sooner or later. Not at the same time as
+  /// next().
+  bool has_newer();
   /// REQUIRES: next() has returned.
   JobGeneration generation() const { return fence_.generation(); }
   /// While the caller holds it, no other thread ends the process for a broken link.

@@ -322,6 +322,11 @@ class PlaceProcess {
       (plan_.keeps_copies() ? env.copies : env.pool) = memory_.get();
       env.watch = heartbeat_->watch();
       env.injector = injector_ ? &*injector_ : nullptr;
+      env.leaves = [&] {
+        const bool left = control_.has_newer();
+        if (left) transport->abort();  // first: a worker that is not made says goodbye
+        return left;
+      };
       env.may_send = [&] { watched.emplace(*heartbeat_, watch_of(*transport)); };
       if (connect->adopt >= 0) env.adopt = connect->adopt;
       HomeMemory home;
@@ -332,6 +337,12 @@ class PlaceProcess {
       heartbeat_->enter(generation, env.progress);  // large models take long to get their initial values
       auto worker = Worker::create(plan_, hello_.rank, std::move(env));
       home.close();
+      if (!worker.ok() && control_.has_newer()) {  // what it could not do it need not do any more
+        while (!std::holds_alternative<Abort>(control_.next())) {}
+        heartbeat_->enter(control_.generation(), nullptr);
+        leave(*transport);
+        return {};
+      }
       if (!worker.ok()) return fail(worker.status());
       (*worker)->start();
       const bool stops = follow(**worker);

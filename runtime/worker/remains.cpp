@@ -144,12 +144,12 @@ bool is_whole(const Plan& plan, const std::function<bool(Rank)>& holds) {
 }
 
 Expected<HealedBytes> heal(const Plan& plan, const LocalPlan& local, std::byte* pool, const Remains& remains, Rank own,
-                           std::int64_t version, const std::function<void()>& progress) {
+                           std::int64_t version, const std::function<bool()>& goes_on) {
   Healing healing(plan, local, pool, remains, own);
   TROUPE_TRY(healing.find_sources(version));
   for (std::size_t p = 0; p < plan.params.size(); ++p) {
     TROUPE_TRY(healing.take(p));
-    if (progress) progress();
+    if (goes_on && !goes_on()) return Status(Code::unavailable, "healing was stopped");
   }
   return healing.bytes();
 }

@@ -27,9 +27,10 @@ struct HealedBytes {
 };
 
 /// Copies what `local`'s place has of a version into slot 0 of its parameters in `pool`. What the place has itself, as
-/// rank `own` of the remains' plan (-1: it had none), it takes from there (BX-2 local copies). `progress` is called
-/// once for each parameter. Error (`internal`): the remains lack a part of the version, or a parameter, by name.
+/// rank `own` of the remains' plan (-1: it had none), it takes from there (BX-2 local copies). `goes_on` is asked
+/// after each parameter. Error (`internal`): the remains lack a part of the version, or a parameter, by name;
+/// (`unavailable`) `goes_on` has said no.
 Expected<HealedBytes> heal(const Plan& plan, const LocalPlan& local, std::byte* pool, const Remains& remains, Rank own,
-                           std::int64_t version, const std::function<void()>& progress = {});
+                           std::int64_t version, const std::function<bool()>& goes_on = {});
 
 }  // namespace troupe::runtime

@@ -77,8 +77,10 @@ Status Worker::Impl::build() {
   places = state_places(plan, local);
   if (env.adopt && !env.home.areas.empty() && (copies || !holds(plan, local, pool->data(), *env.adopt))) {
     if (!copies) clear_versions(plan, local, pool->data());
-    TROUPE_ASSIGN(const HealedBytes bytes,
-                  heal(plan, local, pool->data(), env.home, env.own, *env.adopt, [this] { ++*env.progress; }));
+    TROUPE_ASSIGN(const HealedBytes bytes, heal(plan, local, pool->data(), env.home, env.own, *env.adopt, [this] {
+                    ++*env.progress;
+                    return !env.leaves || !env.leaves();
+                  }));
     healed_bytes = bytes.other;
     env.home = {};
   } else if (env.adopt) {

@@ -57,6 +57,9 @@ struct WorkerEnv {
   Rank own = -1;                 ///< the rank that the place had there; -1: none
   std::string restore;           ///< folder of the checkpoint to begin from; empty: initial values
   Injector* injector = nullptr;  ///< of drills; null: none
+  /// Asked while the worker takes its state from `home`: whether the place leaves the generation, so that
+  /// Worker::create may return an error instead. May be empty.
+  std::function<bool()> leaves;
   /// The transport tells the worker of dead peers from now on: whatever else sends over it may. May be empty.
   std::function<void()> may_send;
   /// To the session. Called by actors, by the thread that calls Worker::start, and by the stream's or the transport's

@@ -134,7 +134,8 @@ TEST_CASE(
     o.stage_of_unit = c.stage_of_unit;
     o.pipeline = c.pipeline;
     o.zero = static_cast<std::int32_t>(seed / 2 % 4);
-    o.keeps_version = seed / 8 % 2 == 0;
+    o.keeps_version = seed / 8 % 3 == 0;
+    o.keeps_copies = seed / 8 % 3 == 1;
     const auto good = compile(g, o);
     REQUIRE_MESSAGE(good.ok(), good.status().message());
     std::optional<Expected<RandomOutcome>> expected;  // run only if a fault turns out to be none

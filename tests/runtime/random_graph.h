@@ -201,6 +201,7 @@ inline Expected<RandomOutcome> train_case(const Plan& p, const kernels::OpSet& o
   RandomOutcome out;
   SessionOptions session;
   session.steps = 3;
+  session.copy_every = p.keeps_copies() ? 1 + static_cast<std::int64_t>(c.network_seed % 2) : 0;
   session.clip = 0.3;
   session.loss_divisor = static_cast<double>(c.microbatches * c.samples);
   session.lr = [](std::int64_t) { return 1e-2; };

@@ -172,4 +172,8 @@ TEST_CASE("a place that holds another version is no source") {
   }
   PlaceMemory m = empty_memory(before, 0);
   CHECK_FALSE(heal(before, m.local, m.bytes.data(), left.remains, 0, 5).ok());
+  int asked = 0;
+  const auto stopped = heal(before, m.local, m.bytes.data(), left.remains, 0, 3, [&] { return ++asked < 2; });
+  CHECK(stopped.status().code() == Code::unavailable);
+  CHECK(asked == 2);
 }
