@@ -231,6 +231,7 @@ void Results::incident(const Incident& i) {
   m.committed = i.committed;
   const bool ended = i.act_ns < 0;
   m.step = ended ? -1 : i.version;
+  m.ends = i.ends;
   m.from = i.from.empty() ? "initial values" : i.from;
   m.generation = i.generation;
   m.mesh = i.shape;
@@ -251,10 +252,13 @@ void Results::incident(const Incident& i) {
   curve_.marks.push_back({static_cast<double>(i.version), fmt::format("generation {}", i.generation), m.cause});
   if (!i.shape.empty()) mesh_at_end_ = i.shape;
   generation_ = i.generation;
-  repeated_steps_ += std::max<std::int64_t>(0, i.committed - i.version);
-  const auto text = fmt::format("{}; the run goes on from step {} ({}), as generation {}{}, after {:.0f} ms", m.cause,
-                                i.version, m.from, i.generation, i.shape.empty() ? "" : " on " + i.shape,
-                                ms(i.last_down_ns, i.act_ns));
+  const std::int64_t back = std::max<std::int64_t>(0, i.committed - i.version);
+  if (!i.ends) repeated_steps_ += back;
+  const auto text = i.ends ? fmt::format("{}; the run ends with step {} ({}){}", m.cause, i.version, m.from,
+                                         back > 0 ? ", and gives up " + counted(back, "step") + " behind it" : "")
+                           : fmt::format("{}; the run goes on from step {} ({}), as generation {}{}, after {:.0f} ms",
+                                         m.cause, i.version, m.from, i.generation,
+                                         i.shape.empty() ? "" : " on " + i.shape, ms(i.last_down_ns, i.act_ns));
   if (i.planned && i.lost.empty()) log_info(text);
   else log_warn(text);
 }

@@ -16,7 +16,8 @@ Expected<Recovery> parse_recovery(const std::string& text) {
   const char* const end = text.data() + text.size();
   if (text.starts_with(copies)) {
     const auto [at, error] = std::from_chars(text.data() + copies.size(), end, steps);
-    if (error == std::errc() && at == end && steps >= 1 && steps <= steps_max) return Recovery{false, steps};
+    const bool plain = text.size() > copies.size() && text[copies.size()] != '0';  // one number, one way to write it
+    if (plain && error == std::errc() && at == end && steps >= 1 && steps <= steps_max) return Recovery{false, steps};
   }
   return invalid(fmt::format("\"{}\" is no recovery: expected \"off\", \"slots\", or \"copies:K\" with K from 1 to {}",
                              text, steps_max));

@@ -85,13 +85,12 @@ std::string to_json_line(const IncidentMetrics& m) {
   const auto planned = m.planned ? ", \"planned\": true" : "";
   const auto actor = m.actor.empty() ? "" : ", \"actor\": " + json_text(m.actor);
   const auto goes_on = m.step < 0 ? ", \"ended\": true"
-                                  : fmt::format(", \"step\": {}, \"from\": {}, \"generation\": {}", m.step,
-                                                json_text(m.from), m.generation);
+                                  : fmt::format(", \"step\": {}, \"from\": {}, \"generation\": {}{}", m.step,
+                                                json_text(m.from), m.generation, m.ends ? ", \"ends\": true" : "");
   std::vector<std::string> others;
   for (const std::string& other : m.others) others.push_back(json_text(other));
-  const auto mesh = m.mesh.empty()
-                        ? ""
-                        : fmt::format(", \"mesh\": {}, \"others\": [{}]", json_text(m.mesh), fmt::join(others, ", "));
+  std::string mesh = m.mesh.empty() ? "" : ", \"mesh\": " + json_text(m.mesh);
+  if (!others.empty()) mesh += fmt::format(", \"others\": [{}]", fmt::join(others, ", "));
   const auto moved = m.moved_bytes == 0 ? "" : fmt::format(", \"moved_bytes\": {}", m.moved_bytes);
   return fmt::format(
       "{{\"at_s\": {}, \"cause\": {}{}, \"culprit\": {}{}, \"lost\": [{}], \"committed\": {}{}{}{}, "

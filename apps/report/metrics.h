@@ -66,6 +66,7 @@ struct IncidentMetrics {
   std::vector<int> lost;            ///< workers whose process has ended
   std::int64_t committed = 0;       ///< steps done when it happened
   std::int64_t step = -1;           ///< the first step that the run goes on with; -1: the run has ended
+  bool ends = false;                ///< the run does not go on: it saves what it has, and ends
   std::string from;                 ///< "memory", a checkpoint's folder, or "initial values"
   std::int64_t generation = 0;      ///< that goes on
   std::string mesh;                 ///< with which the run goes on, where it is another one

@@ -216,6 +216,7 @@ JobState Coordinator::state() const {
   s.generation = fence_.generation().number;
   s.committed = session_->committed();
   s.steps = options_.session.steps;
+  s.copied = session_->newest_copy();
   const char* phases[] = {"leaves", "enters", "runs"};
   const std::string phase = phases[static_cast<int>(phase_)];
   s.phase = !begun_                    ? "begins"

@@ -20,6 +20,7 @@ struct Incident {
   std::uint32_t generation = 0;     ///< that goes on
   std::int64_t committed = 0;       ///< the newest version that was committed
   std::int64_t version = -1;        ///< with which the job goes on
+  bool ends = false;                ///< with this version: it was asked to end, and waits no longer (CR-6 grace)
   std::string from;                 ///< "memory", or the folder of a checkpoint; empty: initial values
   std::string shape;                ///< with which the job goes on, where it is another one
   std::vector<std::string> others;  ///< shapes that were weighed beside it, and why each lost

@@ -5,8 +5,9 @@
 namespace troupe::runtime {
 
 std::string to_text(const JobState& s, std::int64_t now_ns) {
-  std::string text = fmt::format("step {} of {}, generation {}, {}{}\n", s.committed, s.steps, s.generation, s.phase,
-                                 s.shape.empty() ? "" : ", as " + s.shape);
+  std::string text = fmt::format("step {} of {}, generation {}, {}{}{}\n", s.committed, s.steps, s.generation, s.phase,
+                                 s.shape.empty() ? "" : ", as " + s.shape,
+                                 s.copied < 0 ? "" : fmt::format(", newest copy of step {}", s.copied));
   text += fmt::format("{:<8}{:<6}{:<7}{:<9}{:<9}{}\n", "worker", "rank", "stage", "pid", "", "heard");
   const auto number = [](std::int64_t n) { return n < 0 ? std::string("-") : fmt::to_string(n); };
   std::string gone;

@@ -22,8 +22,9 @@ struct JobState {
   };
   std::uint32_t generation = 0;
   std::int64_t committed = 0, steps = 0;
-  std::string phase;  ///< of the job
-  std::string shape;  ///< in which it goes on since an incident; empty: that with which it began
+  std::int64_t copied = -1;  ///< of a job that recovers from copies: the newest copy that is whole; -1: there is none
+  std::string phase;         ///< of the job
+  std::string shape;         ///< in which it goes on since an incident; empty: that with which it began
   std::int64_t incidents = 0;
   std::string last_incident;  ///< its cause, or that of the last change; empty: none
   std::string waits_for;      ///< the open steps, with who has not closed them

@@ -428,6 +428,7 @@ Connect Coordinator::choose_state(std::int64_t now_ns) {
   told_.go_on_from(version);
   begin_session(version, std::move(sums));
   incident_->version = version;
+  incident_->ends = ends_early_;
   last_at_ = std::min(last_at_, version);
   incident_->generation = fence_.generation().number;
   incident_->agreed_ns = now_ns;

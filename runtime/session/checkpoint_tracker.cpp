@@ -97,8 +97,9 @@ Status CheckpointTracker::all_left(const Plan& plan) {
 }
 
 bool CheckpointTracker::wants(std::int64_t version) const {
-  if (version == first_) return false;                      // it has a checkpoint already, or is the initial values
-  if (version <= given_ && version != last_) return false;  // a step that is repeated: it is saved, or could not be
+  if (version == first_) return false;                       // it has a checkpoint already, or is the initial values
+  if (version <= given_ && version != last_) return false;   // a step that is repeated: it is saved, or could not be
+  if (newest_ && newest_->version == version) return false;  // the job ends with what it has gone back to
   return version == last_ || (options_.every > 0 && version % options_.every == 0);
 }
 

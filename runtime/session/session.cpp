@@ -191,7 +191,10 @@ Status Session::complete(ProgramStep step, std::vector<Closed> places) {
     params_hash_ = digest.params_hash;
     return {};
   }
-  if (step.program == copy_) return {};
+  if (step.program == copy_) {
+    newest_copy_ = std::max(newest_copy_, step.step);
+    return {};
+  }
   tell_closed(step, std::move(places));
   // Without training a commit hands the same parameters on to the next step.
   return steps ? commit(CommitStep{step.step, {}, {}, {}}, nullptr) : Status{};

@@ -137,6 +137,8 @@ class Session final : private DecisionSink {
   /// The sums' state of a version: the newest, or, where the plan keeps versions, its predecessor, or, where it keeps
   /// copies, one of the last two that were copied; null: of any other.
   const SumState* sums_of(std::int64_t version) const;
+  /// The newest version of which a copy has closed at all places since the session began; -1: none has.
+  std::int64_t newest_copy() const { return newest_copy_; }
   /// The oldest version that a program under way reads, but a snapshot; nullopt: none does.
   std::optional<std::int64_t> oldest_read() const { return decisions_.oldest_read(); }
   /// The newest version: steps done, those before first_step included, whether the plan trains or not.
@@ -193,6 +195,7 @@ class Session final : private DecisionSink {
   std::optional<SumState> sums_before_;                 // of the version before, where the plan keeps it
   std::map<std::int64_t, SumState> saved_sums_;         // of each version whose snapshot is under way
   std::map<std::int64_t, SumState> copied_sums_;        // of the last versions that were copied, one for each slot
+  std::int64_t newest_copy_ = -1;
   bool finished_ = false, holds_ = false, held_ = false;
   std::optional<std::int64_t> useless_;  // the first version of no use, once the training has diverged
   Status refused_;                       // the error that the run has ended with in this process

@@ -208,21 +208,28 @@ TEST_CASE("a run goes on from copies, in the same mesh and in another one, as if
 }
 
 TEST_CASE("a run that hangs as a signal comes saves the newest whole step after its grace (CR-6 grace)") {
-  TempDir dir;
-  Run job(elastic(dir / "run", "dp=2",
-                  {"--checkpoint-every", "1000", "--detect-budget", "60000", "--grace", "1", "--inject",
-                   "HANG@norm:mid#100/worker1"}));
-  REQUIRE(job.wait_for_lines(dir / "run/metrics.jsonl", 2));
-  ::usleep(1'500'000);
-  job.send(SIGTERM);
-  const auto o = job.wait(30);
-  check_failure(o, exit_interrupted, {"interrupted by Terminated after step"});
-  CHECK(o.seconds < 10);
-  const std::int64_t saved = summary(dir / "run").at("checkpoints").at("newest");
-  CHECK(saved >= 1);
-  CHECK(count_lines(dir / "run/metrics.jsonl") >= saved);
-  const auto more = run(train(dir / "run", {"--resume", "--quiet", "--steps", "200", "--set", "schedule.batch=8",
-                                            "--set", "schedule.microbatch=1"}));
-  CHECK(more.code == exit_ok);
-  CHECK(summary(dir / "run").at("params_hash") == calm_hash(dir));
+  for (const char* recovery : {"slots", "copies:8"}) {
+    TempDir dir;
+    auto words = elastic(dir / "run", "dp=2",
+                         {"--checkpoint-every", "1000", "--detect-budget", "60000", "--grace", "1", "--inject",
+                          "HANG@norm:mid#100/worker1"});
+    *std::find(words.begin(), words.end(), "slots") = recovery;
+    Run job(words);
+    REQUIRE(job.wait_for_lines(dir / "run/metrics.jsonl", 2));
+    ::usleep(1'500'000);
+    job.send(SIGTERM);
+    const auto o = job.wait(30);
+    check_failure(o, exit_interrupted, {"interrupted by Terminated after step"});
+    CHECK(o.seconds < 10);
+    const std::int64_t saved = summary(dir / "run").at("checkpoints").at("newest");
+    CHECK(saved >= 1);
+    CHECK(o.err.find("the run ends with step " + std::to_string(saved) + " (memory)") != std::string::npos);
+    CHECK(summary(dir / "run").at("incidents").at("repeated_steps") == 0);  // they are given up
+    CHECK(incidents(dir / "run").back().at("ends") == true);
+    CHECK(count_lines(dir / "run/metrics.jsonl") >= saved);
+    const auto more = run(train(dir / "run", {"--resume", "--quiet", "--steps", "200", "--set", "schedule.batch=8",
+                                              "--set", "schedule.microbatch=1"}));
+    CHECK(more.code == exit_ok);
+    CHECK(summary(dir / "run").at("params_hash") == calm_hash(dir));
+  }
 }
