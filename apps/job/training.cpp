@@ -96,12 +96,12 @@ int Training::run() {
 Status Training::with_advice(const Status& gave_up) const {
   const std::string& text = gave_up.message();
   const auto end = std::min(text.find('\n'), text.size());
-  return Status(
-      gave_up.code(),
-      fmt::format("{}. Started anew it would most likely fail again: all causes are in incidents.jsonl. If "
-                  "something outside the run took the workers, {}{}",
-                  text.substr(0, end), results_.saved_step() > first_step_ ? "go on with --resume" : "start it again",
-                  text.substr(end)));
+  return Status(gave_up.code(),
+                fmt::format("{}. Started anew it would most likely fail again: all causes are in incidents.jsonl. If "
+                            "something outside the run took the workers, {}{}",
+                            text.substr(0, end),
+                            point_ || results_.saved_step() > first_step_ ? "go on with --resume" : "start it again",
+                            text.substr(end)));
 }
 
 std::string Training::advice() const {

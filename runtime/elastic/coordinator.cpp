@@ -251,6 +251,7 @@ void Coordinator::take_address(Rank from, WorkerAddress& address, std::int64_t n
   if (!fresh || static_cast<Rank>(addresses_.size()) != plan_->workers()) return;
   Connect connect{{}, -1, options_.restore};
   if (incident_) connect = choose_state(now_ns);
+  if (over_) return;
   for (const auto& [rank, a] : addresses_) connect.addresses[rank] = a.blob;
   log_debug("all workers have an address and connect");
   send_all(connect);

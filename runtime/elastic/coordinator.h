@@ -15,8 +15,9 @@
 //   CR-2  (progress) a job of which no place tells of progress for stall_s ends: its places are asked what their actors
 //         wait for first, and have explain_ns to answer;
 //   CR-3  (leaving) a place that has not left its generation quiesce_ns after it was told to is killed;
-//   CR-4  (giving up) a job ends with exit_do_not_requeue at the third incident in a row without a commit in between,
-//         and where an actor fails twice at the same step;
+//   CR-4  (giving up) a job ends with exit_do_not_requeue at the third incident in a row without a commit in between
+//         that is new (the job has come no further than before, nor goes on from a later version), and where an actor
+//         fails twice at the same step;
 //   CR-5  (silence) a place of a job that recovers that says nothing for detect_ns is killed, as one that hangs; so is
 //         one that names an act that is stuck. Before, the others say what they wait for, for an eighth of detect_ns at
 //         most; so it is with CR-7. Where no place makes progress and no act runs, for detect_ns and times_longest as
@@ -121,16 +122,18 @@ struct CoordinatorOptions {
   std::function<void(const Straggler&)> on_straggler;
 };
 
-/// How long the coordinator waits, as parts of CoordinatorOptions::detect_ns (where it is 0, of its default), but
-/// 500 ms at least: what a process on a busy machine needs to answer, or to end.
+/// How long the coordinator waits, as parts of CoordinatorOptions::detect_ns (where it is 0, of its default), within
+/// bounds: a process on a busy machine needs some time to answer, or to end, and nothing is gained by waiting for long.
 struct CoordinatorWaits {
-  static constexpr std::int64_t least_ns = 500'000'000, default_ns = 2'000'000'000;
+  static constexpr std::int64_t least_ns = 500'000'000, most_ns = 10'000'000'000, default_ns = 2'000'000'000;
+  static constexpr std::int64_t start_least_ns = 20'000'000'000;
   explicit constexpr CoordinatorWaits(std::int64_t detect_ns) : budget_ns(detect_ns > 0 ? detect_ns : default_ns) {}
   std::int64_t budget_ns;
-  std::int64_t culprit_ns = std::max(least_ns, budget_ns * 7 / 20);  ///< CR-1
-  std::int64_t explain_ns = std::max(least_ns, budget_ns / 2);       ///< CR-2
-  std::int64_t quiesce_ns = std::max(least_ns, budget_ns / 4);       ///< CR-3; after the grace (CR-6) the least
-  std::int64_t start_ns = 10 * budget_ns;  ///< CR-5: a process that is started may say nothing for so long
+  std::int64_t culprit_ns = std::clamp(budget_ns * 7 / 20, least_ns, most_ns);  ///< CR-1
+  std::int64_t explain_ns = std::clamp(budget_ns / 2, least_ns, most_ns);       ///< CR-2
+  std::int64_t quiesce_ns = std::clamp(budget_ns / 4, least_ns, most_ns);  ///< CR-3; after the grace (CR-6) the least
+  /// CR-5: a process that is started may say nothing for so long.
+  std::int64_t start_ns = std::max(start_least_ns, 10 * budget_ns);
 };
 inline constexpr int incidents_in_a_row_max = 2;  ///< CR-4
 
@@ -297,6 +300,10 @@ class Coordinator {
   void settle();
   /// All places have an address: chooses the version with which the generation begins.
   Connect choose_state(std::int64_t now_ns);
+  /// The job has been asked to end, and ends with what it has saved already.
+  void end_as_saved(const SavedVersion& saved);
+  /// One more incident (CR-4 giving up).
+  void count_in_a_row();
   /// A place tells of what it has done.
   void acted(std::int64_t now_ns);
   void close_incident();
@@ -378,9 +385,10 @@ class Coordinator {
   std::optional<Incident> incident_;
   std::optional<Loss> loss_;
   std::map<Rank, ProcessEnd> down_;                   // places whose process has ended and is not started anew yet
-  int in_a_row_ = 0;                                  // incidents without a commit in between
+  int in_a_row_ = 0;                                  // incidents without a new commit in between
   int generations_ = 0;                               // that the open incident has taken
-  std::int64_t last_at_ = -1;                         // committed at the last incident
+  std::int64_t furthest_ = -1;                        // the most that was committed at an incident
+  std::int64_t last_version_ = 0;                     // from which the job went on after the last incident
   std::pair<std::string, std::int64_t> last_failed_;  // actor, and the step at which it did
 };
 

@@ -16,8 +16,7 @@ namespace troupe::runtime {
 void Coordinator::lose(Rank culprit, const std::string& actor, const Status& cause, std::int64_t now_ns) {
   if (!incident_) {
     const std::int64_t committed = session_->committed();
-    in_a_row_ = committed > last_at_ ? 1 : in_a_row_ + 1;
-    last_at_ = std::max(last_at_, committed);
+    count_in_a_row();
     incident_ = Incident{
         .cause = cause.message(), .actor = actor, .culprit = place_number(culprit), .committed = committed};
     incident_->down_ns = now_ns;
@@ -28,13 +27,17 @@ void Coordinator::lose(Rank culprit, const std::string& actor, const Status& cau
     incident_->planned = false;
     incident_->culprit = place_number(culprit);
     incident_->actor = actor;
-    in_a_row_ = session_->committed() > last_at_ ? 1 : in_a_row_ + 1;
-    last_at_ = std::max(last_at_, session_->committed());
+    count_in_a_row();
   }
   if (first || loss_ || generations_ > 0) incident_->cause += "\nthen " + cause.message();
   incident_->last_down_ns = now_ns;
   if (down_.count(culprit) > 0) incident_->lost.push_back(place_number(culprit));
   if (!loss_) loss_ = Loss{culprit, actor, cause};
+}
+
+void Coordinator::count_in_a_row() {
+  in_a_row_ = session_->committed() > furthest_ ? 1 : in_a_row_ + 1;
+  furthest_ = std::max(furthest_, session_->committed());
 }
 
 void Coordinator::recover(std::int64_t now_ns) {
@@ -161,7 +164,7 @@ bool Coordinator::gives_up(const Loss& loss) {
   if (!loss.actor.empty() && std::exchange(last_failed_, failed) == failed)
     return ends(fmt::format("an actor has failed twice at step {}", failed.second));
   if (in_a_row_ > incidents_in_a_row_max)
-    return ends(fmt::format("{} incidents without a step between them, the last one", in_a_row_));
+    return ends(fmt::format("{} incidents without a new step between them, the last one", in_a_row_));
   // A place that dies again and again before its first act is one incident.
   if (++generations_ > (begun_ ? plan_->workers() : 0) + incidents_in_a_row_max)
     return ends(fmt::format("{} generations without an act, the last one", generations_ - 1));
@@ -231,7 +234,10 @@ void Coordinator::kill_who_are_silent(std::int64_t now_ns) {
     const std::int64_t silence_ns = now_ns - pulses_[static_cast<std::size_t>(r)].heard_ns;
     if (silence_ns >= options_.detect_ns && stopped_.count(r) == 0 && !is_gone(r))
       blame(r, Fault::silent,
-            fmt::format("{} has said nothing for {:.1f} s", worker(r), static_cast<double>(silence_ns) * 1e-9), now_ns);
+            pulses_[static_cast<std::size_t>(r)].starts
+                ? worker(r) + " has said nothing since it was started"
+                : fmt::format("{} has said nothing for {:.1f} s", worker(r), static_cast<double>(silence_ns) * 1e-9),
+            now_ns);
   }
 }
 
@@ -408,8 +414,9 @@ Connect Coordinator::choose_state(std::int64_t now_ns) {
   const Inventory inventory = this->inventory();
   const auto saved = checkpoints_ ? checkpoints_->newest() : std::nullopt;
   const auto held = newest_held(inventory);
-  // A checkpoint may be newer than copies; its line was told, so nothing reads a version before it.
-  if (held && !(saved && saved->version > *held)) {
+  if (ends_early_ && saved && saved->version >= held.value_or(0)) return end_as_saved(*saved), connect;
+  // Memory first, also where a checkpoint is newer than copies: to repeat steps needs no disk, which may be damaged.
+  if (held) {
     connect.adopt = version = *held;
     connect.home = home_of(version, inventory);
     sums = *session_->sums_of(version);
@@ -429,11 +436,22 @@ Connect Coordinator::choose_state(std::int64_t now_ns) {
   begin_session(version, std::move(sums));
   incident_->version = version;
   incident_->ends = ends_early_;
-  last_at_ = std::min(last_at_, version);
+  if (version > last_version_) in_a_row_ = std::min(in_a_row_, incident_->planned ? 0 : 1);  // it has come further
+  last_version_ = version;
   incident_->generation = fence_.generation().number;
   incident_->agreed_ns = now_ns;
   log_debug(fmt::format("the job goes on from version {}", version));
   return connect;
+}
+
+void Coordinator::end_as_saved(const SavedVersion& saved) {
+  told_.go_on_from(saved.version);
+  begin_session(saved.version, saved.sums);
+  incident_->version = saved.version;
+  incident_->from = saved.folder;
+  incident_->ends = true;
+  pause_.end_with(saved.version, options_.session.steps);
+  end(pause_.status(), pause_.code());
 }
 
 void Coordinator::acted(std::int64_t now_ns) {

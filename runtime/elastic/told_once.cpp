@@ -110,10 +110,9 @@ void ToldOnce::tell_step(const StepResult& result) {
     if (contradiction_.ok() && !(same(loss, result.loss) && same(norm, result.grad_norm)))
       contradiction_ = Status(
           Code::internal,
-          fmt::format(
-              "step {}, repeated from a checkpoint, has loss {:.17g} and norm {:.17g}, and was told with {:.17g} "
-              "and {:.17g}: the job is not repeatable (an actor that keeps state, memory that is damaged)",
-              result.step, result.loss, result.grad_norm, loss, norm));
+          fmt::format("step {}, which is repeated, has loss {:.17g} and norm {:.17g}, and was told with {:.17g} "
+                      "and {:.17g}: the job is not repeatable (an actor that keeps state, memory that is damaged)",
+                      result.step, result.loss, result.grad_norm, loss, norm));
     return;
   }
   if (holds_) told_.emplace_back(result.loss, result.grad_norm);

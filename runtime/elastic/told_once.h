@@ -2,8 +2,8 @@
 //
 //   CO-3  (held back) what concerns version v (the step that makes it, its evaluation, its checkpoint, which is
 //         committed then) is told when every place has voted for step v, which proves v whole at every place: where
-//         memory survives, no step that was told is repeated;
-//   CO-4  (compared) a step that is repeated all the same, because the job goes on from an older checkpoint, is not
+//         it lies in slots that survive, no step that was told is repeated;
+//   CO-4  (compared) a step that is repeated all the same, because the job goes on from a copy or a checkpoint, is not
 //         told again: its loss and norm must be, bit for bit, those that were told.
 #pragma once
 

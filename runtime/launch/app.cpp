@@ -249,6 +249,11 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
         if (c.kind == PlanChannel::Kind::feed)
           return invalid(fmt::format("the graph has feed '{}', and SessionOptions::feed is not set", c.name));
   TROUPE_TRY(check_numbers(options.session));
+  if (options.session.copy_every < 0 || (options.session.copy_every > 0 && !plan.keeps_copies()))
+    return invalid(fmt::format("SessionOptions::copy_every is {}: expected {}", options.session.copy_every,
+                               options.session.copy_every < 0
+                                   ? "0 or more"
+                                   : "0, since the plan keeps no copies (CompileOptions::keeps_copies)"));
   if (options.recovers) {
     TROUPE_TRY(check_recovers(plan, options.session));
     TROUPE_TRY(check_acts_by_call(plan, by_history_));

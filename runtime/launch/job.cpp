@@ -114,9 +114,9 @@ class Job final : private CoordinatorSink {
 
   std::unique_ptr<ShapePlans> make_shapes() {
     if (!options_.replan) return nullptr;
-    return std::make_unique<ShapePlans>(options_.replan, [most = options_.memory_bytes_max](const Plan& before) {
-      return most > 0 ? most : room_beside(before);
-    });
+    return std::make_unique<ShapePlans>(
+        options_.replan, plan_.keeps_copies(),
+        [most = options_.memory_bytes_max](const Plan& before) { return most > 0 ? most : room_beside(before); });
   }
 
   void begin() {
@@ -261,7 +261,8 @@ class Job final : private CoordinatorSink {
     if (!shapes_ || options_.replaces) return;
     const auto available = std::ssize(coordinator_.available());
     for (const std::int64_t left : {available - 1, available - 2})
-      if (left > 0 && left < coordinator_.plan().workers()) shapes_->prepare(coordinator_.plan(), left, *planning_);
+      if (left > 0 && left < coordinator_.plan().workers())
+        shapes_->prepare(coordinator_.plan(), left, *planning_, left == available - 1);
   }
   void kill(PlaceId place) override { launcher_.workers()[static_cast<Rank>(place)].signal(SIGKILL); }
   void post(Rank to, JobGeneration of, SharedBytes message) {
@@ -348,7 +349,7 @@ class Job final : private CoordinatorSink {
   /// Begins to go on in another shape; what is wrong, or nullopt: the answer comes later.
   std::optional<std::string> scale(const std::string& text) {
     if (!options_.recovers || !shapes_ || !options_.read_shape)
-      return "troupe: the job keeps its shape: it does not recover (--recovery slots)";
+      return "troupe: the job keeps its shape: it does not recover (--recovery)";
     if (scaled_) return "troupe: the job is about to change its shape, for another request";
     const auto dp = options_.read_shape(text);
     if (!dp.ok()) return "troupe: " + dp.status().message();

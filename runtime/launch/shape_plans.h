@@ -18,15 +18,16 @@ namespace troupe::runtime {
 /// Not thread-safe; `replan` is called on a stream, and by choose(). Outlives the stream.
 class ShapePlans {
  public:
-  /// `room`: bytes that all places of another plan may need together where the plan that it is given runs.
-  ShapePlans(Replan replan, std::function<std::int64_t(const Plan&)> room)
-      : replan_([this, replan = std::move(replan)](const StageWidths& dp) -> Expected<Plan> {
+  /// `copies`: the job goes on from copies (Plan::keeps_copies). `room`: bytes that all places of another plan may need
+  /// together where the plan that it is given runs.
+  ShapePlans(Replan replan, bool copies, std::function<std::int64_t(const Plan&)> room)
+      : replan_([this, copies, replan = std::move(replan)](const StageWidths& dp) -> Expected<Plan> {
           if (stopped_) return Status(Code::unavailable, "the job has ended");
           auto plan = replan(dp);
-          if (plan.ok() && !plan->recoverable())
-            return invalid(
-                "JobOptions::replan has compiled a plan whose updates overwrite what they read: set "
-                "CompileOptions::keeps_version, or keeps_copies, as for the plan that the job began with");
+          if (plan.ok() && !(copies ? plan->keeps_copies() : plan->keeps_version()))
+            return invalid(std::string("JobOptions::replan has compiled a plan whose updates overwrite what they read: "
+                                       "set CompileOptions::") +
+                           (copies ? "keeps_copies" : "keeps_version") + ", as for the plan that the job began with");
           return plan;
         }),
         room_(std::move(room)) {}
@@ -34,15 +35,15 @@ class ShapePlans {
   /// Ends what is under way, with the shape that is tried.
   void stop() { stopped_ = true; }
 
-  /// Begins to choose for a job of plan `before` that has so many places left.
-  void prepare(const Plan& before, std::int64_t places, Stream& stream) {
+  /// Begins to choose for a job of plan `before` that has so many places left. `tells`: warns where there is no shape.
+  void prepare(const Plan& before, std::int64_t places, Stream& stream, bool tells) {
     auto chosen = std::make_shared<std::promise<Expected<ChosenPlan>>>();
     if (!ahead_.emplace(std::pair(&before, places), chosen->get_future().share()).second) return;
     Task task;
     task.name = "plans for the loss of a worker";
-    task.work = [this, plan = std::make_shared<const Plan>(before), places, chosen](Parallel&) {
+    task.work = [this, plan = std::make_shared<const Plan>(before), places, chosen, tells](Parallel&) {
       auto shape = choose_shape(*plan, places, replan_, room_(*plan));
-      if (!shape.ok() && !stopped_ && !shapes_for(*plan, places).empty())
+      if (!shape.ok() && tells && !stopped_ && !shapes_for(*plan, places).empty())
         log_warn("a loss that leaves " + std::to_string(places) +
                  " workers will end the job: " + shape.status().message());
       chosen->set_value(std::move(shape));

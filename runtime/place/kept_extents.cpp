@@ -4,34 +4,18 @@
 
 namespace troupe::runtime {
 
-namespace {
+KeptExtents::KeptExtents(const Plan& plan) : plan_(plan) {
+  if (plan.keeps_copies()) saved_.emplace(plan);
+}
 
-Extent nothing() { return {{{0, 0}}}; }
-
-}  // namespace
-
-KeptExtents::KeptExtents(const Plan& plan) : plan_(plan), saved_(plan) {}
-
-std::vector<KeptExtents::Parts> KeptExtents::of(Rank rank) const {
-  std::vector<Parts> out(plan_.params.size(), {nothing(), nothing(), nothing()});
-  if (!plan_.keeps_copies()) {
-    for (std::size_t p = 0; p < out.size(); ++p)
-      for (const StatePart part : state_parts)
-        out[p][static_cast<std::size_t>(part)] = extent_of(plan_, plan_.params[p], part, rank);
-    return out;
-  }
-  for (const PlanActor& a : plan_.roles[static_cast<std::size_t>(plan_.stage_of(rank))].actors) {
-    if (a.kind != PlanActor::Kind::copy) continue;
-    for (const SavedPart& saved : saved_.of(rank, a))
-      for (const StatePart part : state_parts)
-        if (any(saved.param, part))
-          out[static_cast<std::size_t>(saved.param)][static_cast<std::size_t>(part)] = saved.extent;
-  }
-  return out;
+Extent KeptExtents::of(Rank rank, std::int32_t param, StatePart part) const {
+  if (!saved_) return extent_of(plan_, plan_.params[static_cast<std::size_t>(param)], part, rank);
+  const auto saved = any(param, part) ? saved_->of(rank, param) : std::nullopt;
+  return saved ? saved->extent : Extent{{{0, 0}}};
 }
 
 bool KeptExtents::any(std::int32_t param, StatePart part) const {
-  return part == StatePart::parameter || !plan_.keeps_copies() || saved_.trained(param);
+  return part == StatePart::parameter || !saved_ || saved_->trained(param);
 }
 
 }  // namespace troupe::runtime

@@ -2,8 +2,7 @@
 // that lies in its slots, or its copies. A pure function of the plan.
 #pragma once
 
-#include <array>
-#include <vector>
+#include <optional>
 
 #include "runtime/place/saved_parts.h"
 #include "runtime/place/state_part.h"
@@ -12,19 +11,16 @@ namespace troupe::runtime {
 
 class KeptExtents {
  public:
-  /// By StatePart; empty: nothing.
-  using Parts = std::array<Extent, std::size(state_parts)>;
-
   /// REQUIRES: `plan` outlives this object.
   explicit KeptExtents(const Plan& plan);
-  /// What a rank keeps, by index of Plan::params.
-  std::vector<Parts> of(Rank rank) const;
-  /// Whether any rank keeps a part of the state of a parameter: copies have no moments of one that is not trained.
+  /// What a rank keeps of a part of a parameter's state; empty: nothing.
+  Extent of(Rank rank, std::int32_t param, StatePart part) const;
+  /// Whether any rank keeps some of it: copies have no moments of a parameter that is not trained.
   bool any(std::int32_t param, StatePart part) const;
 
  private:
   const Plan& plan_;
-  const SavedParts saved_;
+  std::optional<SavedParts> saved_;  // of a plan with copies
 };
 
 }  // namespace troupe::runtime

@@ -41,25 +41,29 @@ SavedParts::SavedParts(const Plan& plan) : plan_(plan), trained_(plan.params.siz
   }
 }
 
+std::optional<SavedPart> SavedParts::of(Rank rank, std::int32_t param) const {
+  const PlanParam& p = plan_.params[static_cast<std::size_t>(param)];
+  const Mesh& mesh = plan_.meshes[plan_.tensors[p.tensor].mesh];
+  const auto position = mesh.find(rank);
+  if (position < 0) return {};
+  const auto coord = mesh.coord(position);
+  const auto& writer = writer_[static_cast<std::size_t>(param)];
+  bool writes = true;
+  for (std::size_t a = 0; a < coord.size(); ++a) writes &= writer[a] < 0 || writer[a] == coord[a];
+  if (!writes) return {};
+  Extent part = plan_.extent(p.share >= 0 ? p.share : p.tensor, rank);
+  if (const int dp = dp_axis(mesh); p.share < 0 && dp >= 0) {
+    if (part.dims.empty()) writes = coord[dp] == 0;
+    else part.dims[0] = split_range(part.dims[0], mesh.axes[dp].size, coord[dp]);
+  }
+  if (!writes || part.empty()) return {};
+  return SavedPart{param, std::move(part), trained(param)};
+}
+
 std::vector<SavedPart> SavedParts::of(Rank rank, const PlanActor& snapshot) const {
   std::vector<SavedPart> out;
-  for (const auto& ref : snapshot.params) {
-    const PlanParam& p = plan_.params[ref.param];
-    const PlanTensor& t = plan_.tensors[p.tensor];
-    const Mesh& mesh = plan_.meshes[t.mesh];
-    const auto coord = mesh.coord(mesh.find(rank));
-    const auto& writer = writer_[static_cast<std::size_t>(ref.param)];
-    bool writes = true;
-    for (std::size_t a = 0; a < coord.size(); ++a) writes &= writer[a] < 0 || writer[a] == coord[a];
-    if (!writes) continue;
-    Extent part = plan_.extent(p.share >= 0 ? p.share : p.tensor, rank);
-    if (const int dp = dp_axis(mesh); p.share < 0 && dp >= 0) {
-      if (part.dims.empty()) writes = coord[dp] == 0;
-      else part.dims[0] = split_range(part.dims[0], mesh.axes[dp].size, coord[dp]);
-    }
-    if (writes && !part.empty())
-      out.push_back({ref.param, std::move(part), trained_[static_cast<std::size_t>(ref.param)]});
-  }
+  for (const auto& ref : snapshot.params)
+    if (auto part = of(rank, ref.param)) out.push_back(*std::move(part));
   return out;
 }
 

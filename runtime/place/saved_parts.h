@@ -6,6 +6,7 @@
 // the fewest bytes to write so far.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "checkpoint/shard.h"
@@ -27,6 +28,8 @@ class SavedParts {
   explicit SavedParts(const Plan& plan);
   /// What `rank` writes of the parameters of a snapshot or copy actor of its stage, in their order.
   std::vector<SavedPart> of(Rank rank, const PlanActor& snapshot) const;
+  /// What `rank` writes of a parameter; nullopt: nothing.
+  std::optional<SavedPart> of(Rank rank, std::int32_t param) const;
   /// The same as entries of a shard, cut to rows that can be read one by one; not laid out.
   std::vector<checkpoint::ShardEntry> entries(Rank rank, const PlanActor& snapshot) const;
   /// Whether an update writes a parameter: it has moments.

@@ -101,9 +101,9 @@ void cost_exchanges(PlanDraft& draft);
 /// Tenants that take turns -> shared areas. REQUIRES: operands, costs and closes_step are there. Error: as local_plan.
 Status share_areas(PlanDraft& draft);
 
-/// All passes. `snapshots`: slots of the arena, 0: the plan takes no checkpoint; `copies`:
-/// CompileOptions::keeps_copies. Error: those of make_channels and
-/// share_areas; data goes back to an earlier stage where the pipeline's order of passes, or ZeRO 3, cannot serve it.
+/// All passes. `snapshots`: slots of the arena, 0: the plan takes no checkpoint. `copies`: whether places keep copies.
+/// Error: those of make_channels and share_areas; data goes back to an earlier stage where the pipeline's order of
+/// passes, or ZeRO 3, cannot serve it.
 Status make_plan(const Graph& graph, Plan& plan, Lowered low, std::int32_t virtual_stages,
                  const ParameterScheme& scheme, std::int32_t snapshots, bool copies);
 

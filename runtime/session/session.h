@@ -139,7 +139,7 @@ class Session final : private DecisionSink {
   const SumState* sums_of(std::int64_t version) const;
   /// The newest version of which a copy has closed at all places since the session began; -1: none has.
   std::int64_t newest_copy() const { return newest_copy_; }
-  /// The oldest version that a program under way reads, but a snapshot; nullopt: none does.
+  /// The oldest version that a program under way reads, but a snapshot or a copy; nullopt: none does.
   std::optional<std::int64_t> oldest_read() const { return decisions_.oldest_read(); }
   /// The newest version: steps done, those before first_step included, whether the plan trains or not.
   std::int64_t committed() const { return decisions_.committed(); }

@@ -30,8 +30,9 @@ struct Injection {
   };
   enum class Phase : std::uint8_t { before, mid, after };
   Action action = Action::kill;
-  /// "forward", "backward", "weights", "exchange", "norm", "update", "gather", "snapshot", "write", "digest", "actor"
-  /// (user-defined); "enter", "commit" (that has come and that the actors have not); or an actor's name in the plan.
+  /// "forward", "backward", "weights", "exchange", "norm", "update", "gather", "snapshot", "write", "copy", "digest",
+  /// "actor" (user-defined); "enter", "commit" (that has come and that the actors have not); or an actor's name in the
+  /// plan.
   std::string act;
   Phase phase = Phase::mid;
   std::int64_t nth = 1;  ///< such act of the worker's first process, from 1

@@ -127,16 +127,15 @@ class Healing {
 
 bool is_whole(const Plan& plan, const std::function<bool(Rank)>& holds) {
   const KeptExtents kept(plan);
-  std::map<Rank, std::vector<KeptExtents::Parts>> of;
-  for (Rank r = 0; r < plan.workers(); ++r)
-    if (holds(r)) of[r] = kept.of(r);
   for (std::size_t p = 0; p < plan.params.size(); ++p)
     for (const StatePart part : state_parts) {
-      if (!kept.any(static_cast<std::int32_t>(p), part)) continue;
+      const auto param = static_cast<std::int32_t>(p);
+      if (!kept.any(param, part)) continue;
       std::vector<Holding> held;
-      for (const auto& [rank, parts] : of)
-        if (const Extent& extent = parts[p][static_cast<std::size_t>(part)]; !extent.empty())
-          held.push_back({rank, extent, {}});
+      for (const Rank rank : plan.meshes[plan.tensors[tensor_of(plan.params[p], part)].mesh].ranks) {
+        Extent extent = kept.of(rank, param, part);
+        if (holds(rank) && !extent.empty()) held.push_back({rank, std::move(extent), {}});
+      }
       const Extent all = Extent::whole(plan.tensors[plan.params[p].tensor].shape);
       if (!plan_boxing(HoldingList(std::move(held)), {{plan.workers(), all, {}}}).ok()) return false;
     }

@@ -96,13 +96,13 @@ Status Worker::Impl::build() {
   streams["comm"] = env.device->create_stream("comm", 1);
   streams["host"] = env.device->create_stream("host", 1);
   if (shards || copies) streams["snapshot"] = env.device->create_stream("snapshot", 1);
+  if (shards || (!env.restore.empty() && !env.adopt)) streams["disk"] = env.device->create_stream("disk", disk_threads);
   if (arena) {
     Task populate;  // else page faults slow down the first copies, and updates wait for them
     populate.name = "populate the arena";
     populate.work = [this](Parallel&) { arena->populate(); };
-    streams["snapshot"]->submit(std::move(populate));
+    streams["disk"]->submit(std::move(populate));  // copies are waited for, which share the stream of snapshots
   }
-  if (shards || (!env.restore.empty() && !env.adopt)) streams["disk"] = env.device->create_stream("disk", disk_threads);
   conductor = env.system->spawn<Conductor>(conductor_spec());
   for (const auto& a : local.actors) {
     auto made = executor(a);

@@ -125,7 +125,8 @@ class Drill:
             if ("do not reach each other" in text) != (act == "cut"):
                 wrong.append(text)
             if "step" in i and act != "later" and not crashes:
-                if i["from"] != "memory" or i["step"] < i["committed"] - self.repeated_max:
+                if i["from"] != "memory" or i["step"] < i["committed"] - self.repeated_max or (
+                        self.args.recovery != "slots" and act != "scale" and i["step"] % self.repeated_max != 0):
                     wrong.append(f"it went on from {i['from']}, step {i['step']} after {i['committed']}")
         if act not in ("later", "enter") and crashes and len(injections) == 1:
             # What a worker that has crashed has written counts only where it has a replica.

@@ -189,8 +189,8 @@ TEST_CASE("a run that gives up says what to do in its first line (CR-4 giving up
 TEST_CASE("a run goes on from copies, in the same mesh and in another one, as if nothing had happened") {
   TempDir dir;
   const std::string hash = calm_hash(dir);
-  for (const auto& [mesh, recovery, replace] :
-       {std::tuple("dp=2", "copies:4", "always"), {"dp=3", "copies:16", "never"}}) {
+  for (const auto& [mesh, recovery, replace, from] :
+       {std::tuple("dp=2", "copies:5", "always", 30), {"dp=3", "copies:16", "never", 32}}) {
     const std::string out = dir / (std::string("run") + replace);
     auto words = elastic(out, mesh, {"--replace", replace, "--inject", "SIGKILL@update:mid#300/worker1"});
     *std::find(words.begin(), words.end(), "slots") = recovery;
@@ -199,12 +199,15 @@ TEST_CASE("a run goes on from copies, in the same mesh and in another one, as if
     const auto lines = incidents(out);
     REQUIRE(lines.size() == 1);
     CHECK(lines[0].at("from") == "memory");
-    CHECK(lines[0].at("step") == 32);  // nine groups: the loss is in step 33
+    CHECK(lines[0].at("step") == from);  // nine groups: the loss is in step 33
     CHECK(summary(out).at("params_hash") == hash);
     CHECK(count_lines(out + "/metrics.jsonl") == 200);
   }
-  const auto wrong = run(train(dir / "wrong", {"--recovery", "copies:0"}));
-  check_failure(wrong, exit_usage, {"\"copies:0\" is no recovery: expected \"off\", \"slots\", or \"copies:K\""});
+  for (const std::string wrong :
+       {"copies:0", "copies:", "copies:-1", "copies:4x", "copies:08", "copies:1000000001", "slots:2"}) {
+    const auto o = run(train(dir / "wrong", {"--recovery", wrong}));
+    check_failure(o, exit_usage, {"\"" + wrong + "\" is no recovery: expected \"off\", \"slots\", or \"copies:K\""});
+  }
 }
 
 TEST_CASE("a run that hangs as a signal comes saves the newest whole step after its grace (CR-6 grace)") {

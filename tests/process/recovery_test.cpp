@@ -153,26 +153,30 @@ TEST_CASE("a worker that dies again and again at the same step ends the job, wit
   const Value x = g.actor("dying", "x", {}, {{"x", {DType::f32, {2, 8}}}}, {{"step", std::int64_t{3}}})[0];
   const Value y = g.op("linear", {x, g.param("w", {8, 8}, Init::normal(0.3f))})[0];
   g.minimize(g.op("mse_loss", {y, x}, {{"scale", 0.25}})[0], {});
-  CompileOptions o;
-  o.stages = stage_meshes({2});
-  o.keeps_version = true;
-  const auto plan = compile(g, o);
-  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
-  JobOptions job;
-  job.recovers = true;
-  job.session.steps = 10;
-  std::vector<std::int64_t> told;
-  job.session.on_step = [&](const StepResult& r) { told.push_back(r.step); };
-  const JobResult r = test_app().run(*plan, job);
-  CHECK(r.exit_code == exit_do_not_requeue);
-  // It may die before it has told of an act: then all is one incident.
-  const bool in_a_row = r.status.message().find("3 incidents without a step between them") != std::string::npos;
-  CHECK_MESSAGE((in_a_row || r.status.message().find("generations without an act") != std::string::npos),
-                r.status.message());
-  CHECK(r.status.message().find("was killed by signal 9") != std::string::npos);
-  for (std::size_t i = 0; i < told.size(); ++i) CHECK(told[i] == static_cast<std::int64_t>(i));
-  CHECK(told.size() <= 3);
-  CHECK_FALSE(r.incidents.empty());
+  for (const bool copies : {false, true}) {
+    CompileOptions o;
+    o.stages = stage_meshes({2});
+    o.keeps_version = !copies;
+    o.keeps_copies = copies;
+    const auto plan = compile(g, o);
+    REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+    JobOptions job;
+    job.recovers = true;
+    job.session.steps = 10;
+    job.session.copy_every = copies ? 100 : 0;
+    std::vector<std::int64_t> told;
+    job.session.on_step = [&](const StepResult& r) { told.push_back(r.step); };
+    const JobResult r = test_app().run(*plan, job);
+    CHECK(r.exit_code == exit_do_not_requeue);
+    // It may die before it has told of an act: then all is one incident.
+    const bool in_a_row = r.status.message().find("3 incidents without a new step between them") != std::string::npos;
+    CHECK_MESSAGE((in_a_row || r.status.message().find("generations without an act") != std::string::npos),
+                  r.status.message());
+    CHECK(r.status.message().find("was killed by signal 9") != std::string::npos);
+    for (std::size_t i = 0; i < told.size(); ++i) CHECK(told[i] == static_cast<std::int64_t>(i));
+    CHECK(told.size() <= 3);
+    CHECK_FALSE(r.incidents.empty());
+  }
 }
 
 TEST_CASE("a job goes on from copies, bit for bit, when workers are killed, exit, or are stopped; from copies alone") {
@@ -188,7 +192,11 @@ TEST_CASE("a job goes on from copies, bit for bit, when workers are killed, exit
     job.session.copy_every = 3;
     const Told one = tell(plan, job, drills);
     check_undisturbed(one, whole);
+    CHECK(one.result.missed_drills.empty());
     REQUIRE_FALSE(one.result.incidents.empty());
+    std::size_t lost = 0;
+    for (const Incident& i : one.result.incidents) lost += i.lost.size();
+    CHECK(lost == drills.size());
     for (const Incident& i : one.result.incidents) {
       CHECK(i.from == "memory");
       CHECK(i.version % 3 == 0);

@@ -19,7 +19,19 @@ TEST_CASE("what the coordinator waits for takes a part of the detect budget, and
   CHECK(longer.quiesce_ns == 2000 * ms);
   CHECK(longer.start_ns == 80'000 * ms);
   CHECK(short_.quiesce_ns == 500 * ms);
+  CHECK(short_.start_ns == 20'000 * ms);
+  CHECK(CoordinatorWaits(600'000 * ms).culprit_ns == 10'000 * ms);
   CHECK(CoordinatorWaits(0).quiesce_ns == waits.quiesce_ns);
+  ThreePlaces job(nullptr, 0, false, 3, 8'000 * ms);
+  job.enter();
+  job.commit(0);
+  job.down(1, 0);
+  job.coordinator.turn(0);
+  CHECK(job.coordinator.wakes_ns() == longer.quiesce_ns);
+  job.coordinator.turn(longer.quiesce_ns - 1);
+  CHECK(job.killed.empty());
+  job.coordinator.turn(longer.quiesce_ns);
+  CHECK(job.killed == std::vector<Rank>{0, 2});
 }
 
 TEST_CASE("when a place is lost the others leave its generation, it is started anew, and all enter the next one") {
@@ -153,7 +165,7 @@ TEST_CASE("a repeated step that comes out otherwise than it was told ends the jo
   job.coordinator.turn(0);
   const JobResult r = job.result();
   CHECK(r.exit_code == exit_worker);
-  CHECK(says(r.status, "step 0, repeated"));
+  CHECK(says(r.status, "step 0, which is repeated"));
 }
 
 TEST_CASE("a place that does not leave its generation is killed, and its end is of the same incident (CR-3 leaving)") {
@@ -295,10 +307,29 @@ TEST_CASE("the third incident in a row without a step ends the job for good; a s
   incident({1, 2});
   const JobResult r = job.result();
   CHECK(r.exit_code == exit_do_not_requeue);
-  CHECK(says(r.status, "3 incidents without a step"));
+  CHECK(says(r.status, "3 incidents without a new step"));
   CHECK(says(r.status, "worker 1 was killed"));
   CHECK(r.incidents.size() == 5);
   CHECK(r.incidents.back().act_ns == -1);
+}
+
+TEST_CASE("steps that are only repeated do not begin the count of incidents anew (CR-4 giving up)") {
+  for (const bool further : {false, true}) {
+    CAPTURE(further);
+    ThreePlaces job;
+    job.enter();
+    int incidents = 0;
+    for (; incidents < 5 && !job.coordinator.over(); ++incidents) {
+      for (std::int64_t step = 0; step < 3 + (further ? incidents : 0); ++step) job.commit(step);
+      job.down(1);
+      if (job.coordinator.over()) break;
+      job.leave({0, 2});
+      job.go_on({});  // nothing is whole: it goes back to its first version
+      job.hear(0, Progress{1, false, {}, 0});
+    }
+    CHECK(incidents == (further ? 5 : 2));
+    CHECK(job.coordinator.over() != further);
+  }
 }
 
 TEST_CASE("an actor that fails is given another chance; one that fails at the same step again ends the job") {

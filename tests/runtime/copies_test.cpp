@@ -91,11 +91,11 @@ TEST_CASE("of every element of parameters and moments one place has a copy, and 
     for (Rank r = 0; r < p.workers(); ++r) {
       const auto local = local_plan(p, r);
       REQUIRE(local.ok());
-      const auto kept = KeptExtents(p).of(r);
+      const KeptExtents kept(p);
       std::set<std::pair<std::int64_t, std::int64_t>> bytes;
       for (const LocalActor& a : local->actors)
         for (const CopiedPart& part : a.copied) {
-          CHECK(kept[static_cast<std::size_t>(part.param)][static_cast<std::size_t>(part.part)] == part.extent);
+          CHECK(kept.of(r, part.param, part.part) == part.extent);
           for (const Extent& other : extents[{part.param, part.part}]) CHECK(intersect(other, part.extent).empty());
           extents[{part.param, part.part}].push_back(part.extent);
           elements[{part.param, part.part}] += part.extent.elements();
@@ -125,6 +125,7 @@ TEST_CASE("a plan that keeps copies has slots as one that keeps nothing, gives i
     CAPTURE(c.dp.size());
     CAPTURE(c.tp);
     CAPTURE(c.zero);
+    std::int64_t copies = 0;
     for (Rank r = 0; r < one.workers(); ++r) {
       const auto a = local_plan(one, r), b = local_plan(two, r);
       REQUIRE(a.ok());
@@ -132,7 +133,11 @@ TEST_CASE("a plan that keeps copies has slots as one that keeps nothing, gives i
       CHECK(b->pool_bytes == a->pool_bytes);
       CHECK(a->copies_bytes == 0);
       CHECK(b->memory.total() - b->copies_bytes == a->memory.total());
+      copies += b->copies_bytes;
     }
+    const auto needs_one = needed_bytes(one), needs_two = needed_bytes(two);
+    REQUIRE((needs_one.ok() && needs_two.ok()));
+    CHECK(*needs_two == *needs_one + copies);
     const CopiedRun whole = copied_run(one, 0, {}, {0, false});
     for (const std::int64_t every : {1, 2, 5, 100})
       check_undisturbed(copied_run(two, static_cast<std::uint64_t>(every), {}, {every}), whole);
@@ -322,12 +327,86 @@ TEST_CASE("a plan of which some parameter is not copied is refused by its name, 
   Plan both = kept_plan({{2}});
   both.programs.push_back("copy");
   both.program_specs.push_back({});
-  refused(both, "copies");
+  refused(both, "keeps a version in slots, and copies of others");
   CompileOptions o;
   o.keeps_version = o.keeps_copies = true;
   const auto compiled = compile(graph(ops(), Shape_{}), o);
   REQUIRE_FALSE(compiled.ok());
   CHECK(compiled.status().message().find("keeps_copies") != std::string::npos);
+}
+
+TEST_CASE("the first version and each multiple of SessionOptions::copy_every are copied, but not the last one") {
+  const Plan p = kept_plan({{2}}, Keeps::copies);
+  const auto copied = [&](std::int64_t steps) {
+    std::set<std::int64_t> versions;
+    SessionOptions session;
+    session.first_step = 5;
+    session.steps = steps;
+    session.copy_every = 4;
+    SimClusterOptions cluster;
+    cluster.at_end = [&](Rank, const Worker& w) {
+      for (const HeldVersion& h : w.held()) versions.insert(h.version);
+    };
+    REQUIRE(simulate_job(p, ops(), actor_set(), session, cluster).job.status.ok());
+    return versions;
+  };
+  CHECK(copied(8) == std::set<std::int64_t>{5});
+  CHECK(copied(9) == std::set<std::int64_t>{5, 8});
+  CHECK(copied(12) == std::set<std::int64_t>{5, 8});
+  CHECK(copied(13) == std::set<std::int64_t>{8, 12});
+}
+
+TEST_CASE("parameters that nothing trains are copied without moments, and a place may have nothing to copy") {
+  Graph g(ops());
+  const auto data = [&](const std::string& name, std::int64_t width) {
+    return g.actor("data", name, {}, {{name, {DType::f32, {2, width}}}},
+                   {{"stream", std::string(name.substr(0, 1))}})[0];
+  };
+  g.program("evaluate", {2, 2});
+  g.unit("all");
+  const Value seen = data("x_eval", 8);
+  g.report(
+      "eval_loss",
+      g.op("mse_loss", {g.op("linear", {seen, g.param("fixed", {1, 8}, Init::normal(0.3f))})[0], data("t_eval", 1)},
+           {{"scale", 0.25}})[0]);
+  g.program("train", {2, 2});
+  const Value y = g.op("linear", {data("x", 8), g.param("w", {1, 8}, Init::normal(0.3f))})[0];
+  g.minimize(g.op("mse_loss", {y, data("t", 1)}, {{"scale", 0.25}})[0], {});
+  CompileOptions o;
+  o.stages = stage_meshes({2});
+  o.keeps_copies = true;
+  const auto plan = compile(g, o);
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  const Status verified = verify(*plan);
+  REQUIRE_MESSAGE(verified.ok(), verified.message());
+  std::map<std::string, std::int64_t> parts;
+  std::vector<std::size_t> copied;
+  for (Rank r = 0; r < 2; ++r) {
+    const auto local = local_plan(*plan, r);
+    REQUIRE(local.ok());
+    copied.push_back(0);
+    for (const LocalActor& a : local->actors)
+      for (const CopiedPart& part : a.copied) {
+        ++parts[plan->params[part.param].name];
+        ++copied.back();
+      }
+    CHECK(local->copies_bytes >= 4096);
+  }
+  CHECK(parts == std::map<std::string, std::int64_t>{{"fixed", 1}, {"w", 3}});
+  CHECK(std::min(copied[0], copied[1]) == 0);
+  CHECK(is_whole(*plan, [](Rank) { return true; }));
+  CHECK_FALSE(is_whole(*plan, [&](Rank r) { return copied[static_cast<std::size_t>(r)] == 0; }));
+  const CopiedRun whole = copied_run(*plan, 0, {}, {0, false});
+  int from_copies = 0;
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    CAPTURE(seed);
+    const CopiedOptions every{2};
+    const std::int64_t events = copied_run(*plan, seed, {}, every).out.run.events;
+    const CopiedRun one = copied_run(*plan, seed, drawn_faults(seed, *plan, events, 2, {Kind::kill}), every);
+    check_undisturbed(one, whole);
+    for (const Incident& i : one.out.job.incidents) from_copies += i.from == "memory";
+  }
+  CHECK(from_copies > 20);
 }
 
 TEST_CASE("a step waits for the copies of versions up to its own, and for no later one (CO-7 copies)") {
@@ -343,19 +422,29 @@ TEST_CASE("a step waits for the copies of versions up to its own, and for no lat
   const Plan plan = kept_plan({{1}}, Keeps::copies);
   const std::int32_t train = plan.program("train"), copy = plan.program("copy");
   Sink sink;
-  sink.reads = {copy};  // version 0
+  const std::int32_t evaluate = plan.program("evaluate");
+  sink.reads = {copy, evaluate};  // version 0
   Decisions d(plan, 0, 9, votes(plan), sink);
   REQUIRE(d.begin().ok());
   REQUIRE(d.begin_due().ok());
   CHECK(d.vote({train, 0}, 0));
   CHECK_FALSE(d.due_commit());
+  CHECK(d.oldest_read() == 0);
+  CHECK(d.vote({evaluate, 0}, 0));
   CHECK_FALSE(d.oldest_read());  // a copy that is cut off is not taken again: an older one is gone on from
   CHECK(d.vote({copy, 0}, 0));
   CHECK(d.due_commit() == 0);
-  REQUIRE(d.commit().ok());  // version 1 is copied, too
+  REQUIRE(d.commit().ok());  // version 1 is copied and evaluated, too
   REQUIRE(d.begin_due().ok());
   CHECK(d.vote({copy, 1}, 0));
   CHECK_FALSE(d.due_commit());  // step 1 has no vote
   CHECK(d.vote({train, 1}, 0));
   CHECK(d.due_commit() == 1);
+  sink.reads = {};
+  REQUIRE(d.commit().ok());
+  REQUIRE(d.begin_due().ok());
+  CHECK(d.vote({train, 2}, 0));
+  CHECK_FALSE(d.due_commit());  // CO-6 (readers): version 1 is still evaluated
+  CHECK(d.vote({evaluate, 1}, 0));
+  CHECK(d.due_commit() == 2);
 }

@@ -91,10 +91,10 @@ TEST_CASE("plans for the next loss are compiled once, ahead, and not where they 
         ++compiled;
         return replan_like(like)(dp);
       },
-      [](const Plan&) { return std::int64_t{1} << 40; });
+      false, [](const Plan&) { return std::int64_t{1} << 40; });
   const auto stream = device.create_stream("shapes", 1);
-  plans.prepare(p, 3, *stream);
-  plans.prepare(p, 3, *stream);
+  plans.prepare(p, 3, *stream, false);
+  plans.prepare(p, 3, *stream, false);
   const auto first = plans.choose(p, 3);
   REQUIRE(first.ok());
   CHECK(compiled == static_cast<int>(shapes_for(p, 3).size()));
@@ -103,6 +103,11 @@ TEST_CASE("plans for the next loss are compiled once, ahead, and not where they 
   ahead = true;
   plans.stop();
   CHECK_FALSE(plans.choose(p, 2).ok());
+  // A job goes on from what its first plan keeps.
+  ShapePlans others(replan_like(like), true, [](const Plan&) { return std::int64_t{1} << 40; });
+  const auto other = others.choose(p, 2);
+  REQUIRE_FALSE(other.ok());
+  CHECK(other.status().message().find("CompileOptions::keeps_copies") != std::string::npos);
 }
 
 TEST_CASE("a shape that does not compile or fit is not taken, and says why; without any there is no plan") {

@@ -43,8 +43,9 @@ struct ThreePlaces final : CoordinatorSink {
 
   /// `zero` 1: each place alone has a third of the moments.
   explicit ThreePlaces(JobCheckpoints* checkpoints = nullptr, std::int32_t zero = 0, bool replans = false,
-                       std::int64_t at_once = 3)
-      : p(make_plan(3, checkpoints != nullptr, zero)), coordinator(p, options(replans, at_once), checkpoints, *this) {
+                       std::int64_t at_once = 3, std::int64_t detect_ns = CoordinatorOptions().detect_ns)
+      : p(make_plan(3, checkpoints != nullptr, zero)),
+        coordinator(p, options(replans, at_once, detect_ns), checkpoints, *this) {
     coordinator.enter({7, 2});
     coordinator.started(0);
   }
@@ -58,9 +59,10 @@ struct ThreePlaces final : CoordinatorSink {
     REQUIRE_MESSAGE(plan.ok(), plan.status().message());
     return *std::move(plan);
   }
-  CoordinatorOptions options(bool replans, std::int64_t at_once) {
+  CoordinatorOptions options(bool replans, std::int64_t at_once, std::int64_t detect_ns) {
     CoordinatorOptions o;
     o.places_at_once = at_once;
+    o.detect_ns = detect_ns;
     o.session.steps = 20;
     o.session.on_step = [this](const StepResult& r) { told.push_back(r.step); };
     o.recovers = true;

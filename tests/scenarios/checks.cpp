@@ -73,9 +73,18 @@ bool had_to_give_up(const Start& start) {
   for (const Incident& one : job.incidents)
     if (!one.planned) losses.push_back(&one);
   if (std::ssize(losses) <= runtime::incidents_in_a_row_max) return false;
-  for (auto i = losses.size() - runtime::incidents_in_a_row_max; i < losses.size(); ++i)
-    if (losses[i]->committed > losses[i - 1]->version) return false;  // a commit lies between them
-  return has(job.status.message(), "incidents without a step between them");
+  // None of the last ones came after a commit that was new, or went on from a later version than the one before.
+  std::int64_t furthest = -1, row = 0, version = 0;
+  for (const Incident& one : job.incidents) {
+    if (!one.planned) {
+      row = one.committed > furthest ? 1 : row + 1;
+      furthest = std::max(furthest, one.committed);
+    }
+    if (one.version > version) row = std::min<std::int64_t>(row, one.planned ? 0 : 1);
+    if (one.version >= 0) version = one.version;
+  }
+  if (row <= runtime::incidents_in_a_row_max) return false;
+  return has(job.status.message(), "incidents without a new step between them");
 }
 
 /// The prefix of what is said of an incident.
@@ -110,7 +119,10 @@ Ending check_ending(const CompiledScenario& c, const Start& start, Violations& v
                                      static_cast<double>(limit_ns) * 1e-9));
   if (start.machine_stopped) return Ending::machine_stopped;
   // Where memory was suspect, or from copies, the job may go on from before a step that was told.
-  const bool repeats = count(start, FaultKind::crash) > 0 || c.scenario().copy_every > 0;
+  const bool repeats = count(start, FaultKind::crash) > 0 ||
+                       (c.scenario().copy_every > 0 &&
+                        std::any_of(job.incidents.begin(), job.incidents.end(),
+                                    [](const Incident& i) { return i.version < i.committed; }));
   if (job.committed_steps > start.first + told || (job.committed_steps < start.first + told && !repeats))
     violations.push_back(fmt::format("the job has committed {} steps, and told of those from {} to {}",
                                      job.committed_steps, start.first, start.first + told));
@@ -252,7 +264,7 @@ void check_incidents(const CompiledScenario& c, const Start& start, Ending endin
     if (one.generation <= generation)
       wrong(fmt::format("generation {} follows generation {}", one.generation, generation));
     generation = one.generation;
-    // A job that has gone back to copies may then go on from a checkpoint that is newer.
+    // A job that has gone back to copies, and loses them, goes on from a checkpoint that may be newer.
     const bool saved_later = scenario.copy_every > 0 && one.from != "memory" && !one.from.empty();
     if (one.version > one.committed && !(saved_later && one.version <= least))
       wrong(fmt::format("version {} of {} committed ones", one.version, one.committed));
@@ -260,8 +272,7 @@ void check_incidents(const CompiledScenario& c, const Start& start, Ending endin
     if (one.from == "memory") {
       if (strict && one.version < one.committed - repeated_max)
         wrong(fmt::format("it goes on from version {} in memory, and {} were committed", one.version, one.committed));
-    } else if (strict && !(one.version == start.first && one.committed == start.first) &&  // no actor had written it
-               !(saved_later && one.version > one.committed - repeated_max)) {
+    } else if (strict && !(one.version == start.first && one.committed == start.first)) {  // no actor had written it
       wrong(fmt::format("it goes on from {}, and no memory was suspect",
                         one.from.empty() ? "initial values" : "'" + one.from + "'"));
     }

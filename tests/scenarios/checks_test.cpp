@@ -96,7 +96,7 @@ TEST_CASE("each end of a start that has no reason is a violation") {
     s.hits.push_back({FaultKind::fails, 1, 0, 0});
     fail(s, runtime::exit_worker, "worker 1");
   });
-  const std::string gave_up = "3 incidents without a step between them, the last one: worker 1";
+  const std::string gave_up = "3 incidents without a new step between them, the last one: worker 1";
   expect("ended with exit code 10", [&](Start& s) { fail(s, runtime::exit_do_not_requeue, gave_up); });
   expect("ended with exit code 10", [&](Start& s) {  // there were three, and a commit between the last two
     s.out.job.incidents.assign(3, incident(s));
@@ -124,7 +124,7 @@ TEST_CASE("a start may end early for the reasons that it has") {
   CHECK(ending([](Start& s) {
           s.out.job.incidents.assign(3, incident(s));
           for (Incident& one : s.out.job.incidents) one.committed = one.version;
-          fail(s, runtime::exit_do_not_requeue, "3 incidents without a step between them, the last one: worker 1");
+          fail(s, runtime::exit_do_not_requeue, "3 incidents without a new step between them, the last one: worker 1");
         }) == Ending::gave_up);
   CHECK(ending([](Start& s) {
           s.out.run.begun_ns = -1;
