@@ -98,11 +98,11 @@ TEST_CASE("each end of a start that has no reason is a violation") {
   });
   const std::string gave_up = "3 incidents without a new step between them, the last one: worker 1";
   expect("ended with exit code 10", [&](Start& s) { fail(s, runtime::exit_do_not_requeue, gave_up); });
-  expect("ended with exit code 10", [&](Start& s) {  // there were three, and a commit between the last two
+  expect("ended with exit code 10", [&](Start& s) {  // there were three, and a new commit between the last two
     s.out.job.incidents.assign(3, incident(s));
     s.out.job.incidents[1].committed = s.out.job.incidents[0].version;
     fail(s, runtime::exit_do_not_requeue, gave_up);
-    s.out.job.incidents[2].committed = s.out.job.incidents[1].version + 1;
+    s.out.job.incidents[2].committed = s.out.job.incidents[0].committed + 1;
   });
   expect("asked to end once", [](Start& s) {
     s.hits.push_back({FaultKind::interrupt, 0, 0, s.out.run.virtual_ns});
