@@ -166,14 +166,14 @@ class Drill:
         elif act == "hang":
             # Two steps must be done: before, the limit is --stall-limit.
             where = rng.choice(["forward", "update", "norm"])
-            inject("HANG", f"{where}:{phase}#{STEPS * (10 if where == 'forward' else 2)}", rank)
+            inject("HANG", f"{where}:{phase}#{STEPS * 6 if where == 'forward' else STEPS}", rank)
         elif act == "drop":
             # After two steps, before the last ones.
             nth = {"dp=2,tp=2": 20 * STEPS, "ZeRO 3": 20 * STEPS, "ZeRO 2": 10 * STEPS, "interleaved": 10 * STEPS}
             inject("DROP", f"exchange#{nth.get(shape[0], max(60, STEPS))}", rank)
         elif act == "cut":
             peer = PEER.get(shape[0], {}).get(rank, rank ^ 1)
-            injections.append(f"CUT@forward:{phase}#{STEPS * 10}/worker{rank}-worker{peer}")
+            injections.append(f"CUT@forward:{phase}#{STEPS * 6}/worker{rank}-worker{peer}")
             described.append(injections[-1])
             hit.update((rank, peer))
         elif act == "scale":
