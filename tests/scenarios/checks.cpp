@@ -69,11 +69,7 @@ bool had_to_give_up(const Start& start) {
   const auto& job = start.out.job;
   if (has(job.status.message(), "generations without an act"))
     return count(start, takes_place) > runtime::incidents_in_a_row_max;
-  std::vector<const Incident*> losses;
-  for (const Incident& one : job.incidents)
-    if (!one.planned) losses.push_back(&one);
-  if (std::ssize(losses) <= runtime::incidents_in_a_row_max) return false;
-  // None of the last ones came after a commit that was new, or went on from a later version than the one before.
+  // A row of incidents ends where the job has committed a version for the first time, or has gone on from a later one.
   std::int64_t furthest = -1, row = 0, version = 0;
   for (const Incident& one : job.incidents) {
     if (!one.planned) {
@@ -83,8 +79,8 @@ bool had_to_give_up(const Start& start) {
     if (one.version > version) row = std::min<std::int64_t>(row, one.planned ? 0 : 1);
     if (one.version >= 0) version = one.version;
   }
-  if (row <= runtime::incidents_in_a_row_max) return false;
-  return has(job.status.message(), "incidents without a new step between them");
+  return row > runtime::incidents_in_a_row_max &&
+         has(job.status.message(), "incidents without a new step between them");
 }
 
 /// The prefix of what is said of an incident.
@@ -228,7 +224,7 @@ void check_incidents(const CompiledScenario& c, const Start& start, Ending endin
   const Scenario& scenario = c.scenario();
   const auto& told_ns = start.out.run.told_ns;
   if (told_ns.size() != start.told.steps.size()) violations.push_back("steps were told, and the simulation told none");
-  // CO-7 (copies): the newest copy, or the one before it while the newest is taken.
+  // CO-7 (copies): a job goes back to the version that was copied last, or, while places copy that, the one before.
   const std::int64_t repeated_max = std::max<std::int64_t>(1, scenario.copy_every);
   // One replica is left, with everything.
   const bool crash_is_harmless = scenario.copy_every == 0 && scenario.tp == 1 && scenario.zero == 0 &&
