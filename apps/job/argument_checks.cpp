@@ -80,8 +80,7 @@ std::vector<std::string> useless_arguments(const JobArguments& a, const LmConfig
     out.push_back(fmt::format("--spares {} has no effect: it needs --recovery and --replace never", a.spares));
   if (const auto r = parse_recovery(config.run.recovery); r.ok() && r->copy_every >= steps - first && steps > first)
     out.push_back(
-        fmt::format("--recovery {}: of {} only the first one is copied, so that a loss takes the run back to "
-                    "it, or to its newest checkpoint",
+        fmt::format("--recovery {}: of {} only the state before the first is copied: a loss takes the run back to it",
                     config.run.recovery, counted(steps - first, "step")));
   if (config.run.recovery == "off" && a.detect_budget_ms != JobArguments().detect_budget_ms)
     out.push_back(fmt::format("--detect-budget {} has no effect: see --recovery", a.detect_budget_ms));
