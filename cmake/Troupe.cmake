@@ -36,7 +36,7 @@ if(TROUPE_SANITIZE STREQUAL "thread")
   target_link_options(troupe_flags INTERFACE -fsanitize=thread)
 elseif(TROUPE_SANITIZE)
   # Without the checks of null pointers and virtual tables, a fifth of the compile time: AddressSanitizer ends the process there.
-  target_compile_options(troupe_flags INTERFACE -fsanitize=address,undefined -fno-sanitize=null,vptr,object-size -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_compile_options(troupe_flags INTERFACE -fsanitize=address,undefined -fno-sanitize=null,vptr,object-size,pointer-overflow,alignment -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(troupe_flags INTERFACE -fsanitize=address,undefined)
 endif()
 if(CMAKE_GENERATOR STREQUAL "Ninja")
