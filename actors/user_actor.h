@@ -44,7 +44,9 @@ enum class ActsBy : std::uint8_t {
 class UserActor {
  public:
   virtual ~UserActor() = default;
-  /// Called on the actor's stream, one act at a time. An error stops the job and names this actor.
+  /// Called on the actor's stream, one act at a time. An error stops the job and names this actor; a job that recovers
+  /// goes on once, and stops where the actor fails at the same step again. Not `unavailable`, which is said of a peer
+  /// that is lost: the job waits for what explains it, and names no actor.
   virtual Status act(UserCall& call) = 0;
 };
 

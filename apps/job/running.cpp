@@ -10,9 +10,11 @@ using namespace runtime;
 
 namespace {
 
-int ask(const std::string& out, const std::string& request) {
-  const auto answer = ask_job(socket_of(out), request);
-  if (!answer.ok()) return say(answer.status().in("no run with --recovery is under way in '" + out + "'"), exit_output);
+int ask(const std::string& out, const std::string& request, int limit_s) {
+  if (out.empty()) return say(invalid("the output folder has no name: name that of a run"), exit_usage);
+  const auto answer = ask_job(socket_of(out), request, limit_s);
+  if (!answer.ok())
+    return say(answer.status().in("'" + out + "' has no run with --recovery that answers"), exit_output);
   constexpr const char* refused = "troupe: ";
   if (answer->rfind(refused, 0) == 0) return say(invalid(answer->substr(std::string(refused).size())), exit_plan);
   report::print(*answer + (answer->back() == '\n' ? "" : "\n"));
@@ -23,12 +25,12 @@ int ask(const std::string& out, const std::string& request) {
 
 std::string socket_of(const std::string& out) { return out + "/job.sock"; }
 
-int ps_command(const RunningArguments& a) { return ask(a.out, "ps"); }
+int ps_command(const RunningArguments& a) { return ask(a.out, "ps", 10); }
 
 int scale_command(const RunningArguments& a) {
   const auto mesh = parse_mesh(a.mesh);
   if (!mesh.ok()) return say(mesh.status().in("--mesh"), exit_usage);
-  return ask(a.out, scale_request + a.mesh);
+  return ask(a.out, scale_request + a.mesh, 300);
 }
 
 }  // namespace troupe::lm

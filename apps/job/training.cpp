@@ -69,7 +69,7 @@ int Training::run() {
     log_warn("the drill '" + drill + "' has hit nothing: its act has not come");
   Status s = result.status;
   code = result.exit_code;
-  // what the reading actor has failed with
+  // What the reading actor has failed with.
   if (changed_data_.ok() && code == exit_worker) changed_data_ = corpus_->unchanged();
   if (!s.ok() && !changed_data_.ok()) s = changed_data_, code = exit_data;
   if (s.ok())
@@ -95,7 +95,9 @@ int Training::run() {
 /// Into the first line: behind it may come logs, and what the workers waited for.
 Status Training::with_advice(const Status& gave_up) const {
   const std::string& text = gave_up.message();
-  const auto end = std::min(text.find('\n'), text.size());
+  auto end = std::min(text.find('\n'), text.size());
+  if (const std::string_view logs = "; its last log lines:"; std::string_view(text).substr(0, end).ends_with(logs))
+    end -= logs.size();
   return Status(gave_up.code(),
                 fmt::format("{}. Started anew it would most likely fail again: all causes are in incidents.jsonl. If "
                             "something outside the run took the workers, {}{}",
@@ -225,9 +227,11 @@ JobOptions Training::options() {
     o.replaces = a_.replace == "always";
     o.spares = o.replaces ? 0 : a_.spares;
     o.replan = [this](const StageWidths& dp) { return replan(dp); };
+    o.may_go_on = [this] { return changed_data_ = corpus_->in_place(); };  // workers open the text anew
     o.socket = socket_of(a_.out);
     o.read_shape = [this](const std::string& text) -> Expected<StageWidths> {
       TROUPE_ASSIGN(const MeshSpec mesh, parse_mesh(text));
+      TROUPE_TRY(corpus_->in_place());  // its workers would not find the text
       if (mesh.tp == p_.mesh.tp) return mesh.dp;
       return invalid(fmt::format("'{}' has tp={}, and the run tp={}: another tp would change its bits", text, mesh.tp,
                                  p_.mesh.tp));

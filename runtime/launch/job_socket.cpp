@@ -101,6 +101,8 @@ void JobSocket::serve(const std::function<std::optional<std::string>(const std::
     it = asking_.erase(it);
     if (n <= 0) {
       ::close(fd);
+    } else if (char more; ::recv(fd, &more, 1, MSG_PEEK | MSG_DONTWAIT) == 0) {
+      ::close(fd);  // who has asked waits no more, and has been told so
     } else if (const auto text = answer(std::string(request, static_cast<std::size_t>(n)))) {
       answer_and_close(fd, *text);
     } else {
@@ -113,11 +115,11 @@ void JobSocket::reply(const std::string& text) {
   for (const int fd : std::exchange(waiting_, {})) answer_and_close(fd, text);
 }
 
-Expected<std::string> ask_job(const std::string& path, const std::string& request) {
+Expected<std::string> ask_job(const std::string& path, const std::string& request, int limit_s) {
   const Address address(path);
   const int fd = address.ok() ? ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0) : -1;
   std::string text(answer_bytes_max, '\0');
-  const timeval limit{.tv_sec = 300, .tv_usec = 0};
+  const timeval limit{.tv_sec = limit_s, .tv_usec = 0};
   if (fd >= 0) ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   const bool asked = fd >= 0 && ::connect(fd, address.get(), sizeof(sockaddr_un)) == 0 &&
                      ::send(fd, request.data(), std::min(request.size(), request_bytes_max), MSG_NOSIGNAL) >= 0;
@@ -126,7 +128,10 @@ Expected<std::string> ask_job(const std::string& path, const std::string& reques
   while (asked && (n = ::recv(fd, text.data(), text.size(), 0)) < 0 && errno == EINTR) continue;
   if (fd >= 0) ::close(fd);
   if (!asked) return Status(Code::unavailable, "no job listens at '" + path + "': " + std::strerror(why));
-  if (n <= 0) return Status(Code::unavailable, "the job that listens at '" + path + "' gives no answer");
+  if (n < 0)
+    return Status(Code::unavailable, "the job that listens at '" + path + "' gives no answer within " +
+                                         std::to_string(limit_s) + " s: its process may be stopped");
+  if (n == 0) return Status(Code::unavailable, "the job that listens at '" + path + "' gives no answer");
   text.resize(static_cast<std::size_t>(n));
   return text;
 }

@@ -116,6 +116,9 @@ Status Launcher::spawn(WorkerProcess& w, const std::vector<std::string>& prefix)
   char self[4096];
   const ssize_t n = ::readlink("/proc/self/exe", self, sizeof self - 1);
   if (n <= 0) return Status(Code::io, "cannot read /proc/self/exe");
+  std::string executable(self, static_cast<std::size_t>(n));
+  // Replaced since the job began (built anew, say): its processes go on with the program that this one is.
+  if (executable.ends_with(" (deleted)")) executable = fmt::format("/proc/{}/exe", ::getpid());
   int control[2], log[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) != 0) return error("cannot create a control link");
   Fd worker_end(control[1]);
@@ -123,7 +126,7 @@ Status Launcher::spawn(WorkerProcess& w, const std::vector<std::string>& prefix)
   if (::pipe2(log, O_CLOEXEC) != 0) return error("cannot create a pipe for a worker's log");
   Fd log_begin(log[0]), log_end(log[1]);
   std::vector<std::string> words = prefix;
-  words.insert(words.end(), {std::string(self, static_cast<std::size_t>(n)), worker_flag, fmt::to_string(control[1])});
+  words.insert(words.end(), {executable, worker_flag, fmt::to_string(control[1])});
   if (w.memory_fd >= 0) words.push_back(fmt::to_string(w.memory_fd));
   std::vector<char*> argv;
   for (auto& word : words) argv.push_back(word.data());

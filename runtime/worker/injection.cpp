@@ -134,15 +134,15 @@ Expected<Injection> parse_injection(std::string_view text) {
   };
   Injection out;
   std::string_view worker = cut_behind(text, '/');
-  const bool two = worker.find('-') != std::string_view::npos;
+  const bool two = worker.find("-worker") != std::string_view::npos;
   const std::string_view peer = two ? cut_behind(worker, '-') : std::string_view();
+  const auto at = text.find('@');
+  if (at == std::string_view::npos) return refuse("it names no act");
   if (!find_worker(worker, out.rank)) return refuse(fmt::format("'{}' is no worker", worker));
   if (two && !find_worker(peer, out.peer)) return refuse(fmt::format("'{}' is no worker", peer));
   if (text.find('#') != std::string_view::npos)
     if (const auto n = cut_behind(text, '#'); !find_number(n, out.nth) || out.nth < 1)
       return refuse(fmt::format("'{}' is no number of an act", n));
-  const auto at = text.find('@');
-  if (at == std::string_view::npos) return refuse("it names no act");
   if (!find_word(actions, text.substr(0, at), out.action))
     return refuse(fmt::format("'{}' is none of {}", text.substr(0, at), fmt::join(actions, ", ")));
   if ((out.action == Action::cut) != two) return refuse(two ? "two workers are for CUT only" : "CUT needs two workers");
