@@ -70,7 +70,7 @@ void Coordinator::heard(PlaceId from, const ControlFrame& frame, std::int64_t no
   const Rank rank = rank_of(from);
   if (over_ || rank < 0 || !fence_.admits(frame.of)) return;  // a place without a rank has nothing to do
   auto message = decode_from_worker(frame.message);
-  if (!message.ok()) return end(message.status().in(worker(rank)), exit_worker);
+  if (!message.ok()) return distrust(from, message.status().in(worker(rank)), now_ns);
   pulses_[static_cast<std::size_t>(rank)].heard_ns = now_ns;
   pulses_[static_cast<std::size_t>(rank)].starts = false;
   if (const auto it = blamed_.find(rank);
@@ -88,18 +88,28 @@ void Coordinator::heard(PlaceId from, const ControlFrame& frame, std::int64_t no
   else if (auto* m = std::get_if<WorkerAddress>(&*message)) take_address(rank, *m, now_ns);
   else if (auto* m = std::get_if<Ready>(&*message)) take_ready(rank, *m, now_ns);
   else if (auto* m = std::get_if<Spans>(&*message)) take_spans(rank, *m);
-  else if (auto* m = std::get_if<Stopped>(&*message)) take_stopped(rank, *m);
+  else if (auto* m = std::get_if<Stopped>(&*message)) take_stopped(rank, *m, now_ns);
   else decide(from, *message, now_ns);
+}
+
+void Coordinator::distrust(PlaceId from, const Status& why, std::int64_t now_ns) {
+  const Rank rank = rank_of(from);
+  if (rank < 0 || !recovers() || !begun_) return end(why, exit_worker);
+  blame(rank, Fault::corrupt, why.message(), now_ns);
 }
 
 void Coordinator::down(PlaceId place, const Status& how, ProcessEnd how_ended, std::int64_t now_ns) {
   const Rank rank = rank_of(place);
   if (over_ || stopped_.count(rank)) return;
+  if (const auto why = blamed_.find(rank); why != blamed_.end() && why->second.fault == Fault::corrupt)
+    how_ended = ProcessEnd::suspect;
   if (how_ended == ProcessEnd::suspect) home_.suspect.insert(place);
   if (rank < 0) {
     if (gone_.insert(place).second) log_warn(how.message() + ": it had no part in the job, and is gone");
     return;
   }
+  if (checkpoint_rejected_ && how_ended == ProcessEnd::refused)
+    how_ended = ProcessEnd::worn;  // it could not restore it
   const bool worn = how_ended == ProcessEnd::worn;
   Status told = how;
   if (const auto why = blamed_.find(rank); why != blamed_.end()) {
@@ -283,7 +293,10 @@ void Coordinator::take_spans(Rank from, Spans& spans) {
                      std::make_move_iterator(spans.spans.end()));
 }
 
-void Coordinator::take_stopped(Rank from, const Stopped& stopped) {
+void Coordinator::take_stopped(Rank from, const Stopped& stopped, std::int64_t now_ns) {
+  if (!session_->finished())
+    return distrust(options_.places[static_cast<std::size_t>(from)],
+                    Status(Code::internal, worker(from) + " has stopped before it was told to"), now_ns);
   PlaceResult& place = result_.places[from];
   place.peak_bytes = stopped.peak_bytes;
   place.file_bytes = stopped.file_bytes;
@@ -291,8 +304,6 @@ void Coordinator::take_stopped(Rank from, const Stopped& stopped) {
   place.sent_bytes = stopped.sent_bytes;
   place.received_bytes = stopped.received_bytes;
   result_.missed_drills.insert(result_.missed_drills.end(), stopped.missed.begin(), stopped.missed.end());
-  if (!session_->finished())
-    return end(Status(Code::internal, worker(from) + " has stopped before it was told to"), exit_worker);
   stopped_.insert(from);
 }
 
@@ -319,6 +330,11 @@ void Coordinator::decide(PlaceId from, const FromWorker& message, std::int64_t n
   } else if (const Status cause = sink_.with_last_log_lines(from, s);
              failed && s.code() != Code::damaged && recovers() && begun_) {
     lose(rank_of(from), failed->actor, cause, now_ns);
+  } else if (failed && s.code() == Code::damaged && recovers() && begun_ && incident_ && checkpoints_ &&
+             phase_ == Phase::entering && (checkpoint_rejected_ || checkpoints_->reject_newest(s))) {
+    if (!std::exchange(checkpoint_rejected_, true)) lose(-1, "", cause, now_ns);  // an older one may be whole
+  } else if (!failed && s.code() == Code::internal) {
+    distrust(from, cause, now_ns);
   } else {
     end(cause, s.code() == Code::damaged ? exit_checkpoint : exit_worker);
   }

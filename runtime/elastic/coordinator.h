@@ -16,8 +16,8 @@
 //         wait for first, and have explain_ns to answer;
 //   CR-3  (leaving) a place that has not left its generation quiesce_ns after it was told to is killed;
 //   CR-4  (giving up) a job ends with exit_do_not_requeue at the third incident in a row without a commit in between
-//         that is new (the job has come no further than before, nor goes on from a later version), and where an actor
-//         fails twice at the same step;
+//         that is new (the job has come no further than before, nor goes on from a later version), where a place is
+//         lost three times in one incident, and where an actor fails twice at the same step;
 //   CR-5  (silence) a place of a job that recovers that says nothing for detect_ns is killed, as one that hangs; so is
 //         one that names an act that is stuck. Before, the others say what they wait for, for an eighth of detect_ns at
 //         most; so it is with CR-7. Where no place makes progress and no act runs, for detect_ns and times_longest as
@@ -114,6 +114,9 @@ struct CoordinatorOptions {
   /// new process. Error: no plan runs on so few. REQUIRES of the plan that it keeps versions or copies as the plan
   /// before, and has its parameters.
   std::function<Expected<ChosenPlan>(const Plan& before, std::int64_t places)> replan;
+  /// Asked before places leave a generation for the next one, in which they open their inputs anew. Error: these are no
+  /// longer what they were, and the job ends.
+  std::function<Status()> may_go_on;
   /// The job goes on after an incident, or has ended in it.
   std::function<void(const Incident&)> on_incident;
   /// Places that have processors of their own: where a plan has more, they wait for each other, and none is named slow.
@@ -136,6 +139,7 @@ struct CoordinatorWaits {
   std::int64_t start_ns = std::max(start_least_ns, 10 * budget_ns);
 };
 inline constexpr int incidents_in_a_row_max = 2;  ///< CR-4
+inline constexpr int losses_in_incident_max = 2;  ///< CR-4, of one place
 
 /// Not thread-safe. Times are of one clock that never goes back.
 class Coordinator {
@@ -154,6 +158,9 @@ class Coordinator {
   void started(std::int64_t now_ns);
   /// A message has come (CL-1 one generation).
   void heard(PlaceId from, const ControlFrame& frame, std::int64_t now_ns);
+  /// A place has said what no message is, or what it must not say. A job that recovers kills its process, as one whose
+  /// memory may be damaged (ProcessEnd::suspect); any other job ends.
+  void distrust(PlaceId from, const Status& why, std::int64_t now_ns);
   /// The process of a place has ended, and everything that it has said was heard. Of processes that end together the
   /// lowest rank comes first. No effect on a place that has stopped.
   void down(PlaceId place, const Status& how, ProcessEnd end, std::int64_t now_ns);
@@ -171,12 +178,12 @@ class Coordinator {
   std::vector<PlaceId> available() const;
   /// What the job does; of its places without their processes.
   JobState state() const;
+  /// Error: the job does not recover, has not begun, is about to end, or to change.
+  Status may_change() const;
   /// A planned change: the job goes on with this plan, once the steps that have begun are done, so that none is
   /// repeated; places that it does not use then are dismissed, but for the spares. Where a place is lost as the plan is
   /// entered, the job goes on with the plan before. `why`: what has asked for it. Error: as may_change(), or the job
   /// has fewer places than the plan.
-  /// Error: the job does not recover, has not begun, is about to end, or to change.
-  Status may_change() const;
   Status change(ChosenPlan chosen, const std::string& why, std::int64_t now_ns);
   /// A request to end: with a checkpoint of the step that is under way where the job saves any and no such request came
   /// before, else at once. `code`: with which exit code.
@@ -226,7 +233,7 @@ class Coordinator {
   void take_address(Rank from, WorkerAddress& address, std::int64_t now_ns);
   void take_ready(Rank from, const Ready& ready, std::int64_t now_ns);
   void take_spans(Rank from, Spans& spans);
-  void take_stopped(Rank from, const Stopped& stopped);
+  void take_stopped(Rank from, const Stopped& stopped, std::int64_t now_ns);
   /// What the session hears.
   void decide(PlaceId from, const FromWorker& message, std::int64_t now_ns);
   /// A place has computed so long for a step.
@@ -266,9 +273,10 @@ class Coordinator {
   void kill_who_are_silent(std::int64_t now_ns);
   /// Of a place's process, which is killed for it.
   enum class Fault : std::uint8_t {
-    slow,    ///< CR-3 (leaving): at once. It may only have had much to do, and gets another process
-    silent,  ///< once the others have said what they wait for, unless it speaks meanwhile
-    other    ///< once the others have said what they wait for
+    slow,     ///< CR-3 (leaving): at once. It may only have had much to do, and gets another process
+    silent,   ///< once the others have said what they wait for, unless it speaks meanwhile
+    corrupt,  ///< at once: it says what no place says, and its memory is not used
+    other     ///< once the others have said what they wait for
   };
   void blame(Rank rank, Fault fault, const std::string& why, std::int64_t now_ns);
   /// Whether all others have answered, or had the time to.
@@ -384,11 +392,12 @@ class Coordinator {
   // Of incidents.
   std::optional<Incident> incident_;
   std::optional<Loss> loss_;
-  std::map<Rank, ProcessEnd> down_;                   // places whose process has ended and is not started anew yet
-  int in_a_row_ = 0;                                  // incidents without a new commit in between
-  int generations_ = 0;                               // that the open incident has taken
-  std::int64_t furthest_ = -1;                        // the most that was committed at an incident
-  std::int64_t last_version_ = 0;                     // from which the job went on after the last incident
+  bool checkpoint_rejected_ = false;  // by places that are about to end, since they could not restore it
+  std::map<Rank, ProcessEnd> down_;   // places whose process has ended and is not started anew yet
+  int in_a_row_ = 0;                  // incidents without a new commit in between
+  int generations_ = 0;               // that the open incident has taken
+  std::int64_t furthest_ = -1;        // the most that was committed at an incident
+  std::int64_t last_version_ = 0;     // from which the job went on after the last incident
   std::pair<std::string, std::int64_t> last_failed_;  // actor, and the step at which it did
 };
 

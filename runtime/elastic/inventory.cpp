@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <string>
 #include <tuple>
 
 #include "devices/base/check.h"
@@ -36,15 +38,14 @@ std::optional<std::int64_t> Inventory::newest(const std::function<bool(std::int6
 namespace {
 
 /// Bytes of what rank `to` of `next` needs that a rank of `before` keeps.
-std::int64_t common_bytes(const Plan& next, Rank to, const Plan& before, const KeptExtents& kept, Rank from) {
+std::int64_t common_bytes(const Plan& next, Rank to, const std::map<std::string, std::int32_t>& index_before,
+                          const KeptExtents& kept, Rank from) {
   std::int64_t bytes = 0;
   for (const PlanParam& p : next.params) {
-    const auto old = std::find_if(before.params.begin(), before.params.end(),
-                                  [&](const PlanParam& q) { return q.name == p.name; });
-    if (old == before.params.end()) continue;
+    const auto old = index_before.find(p.name);
+    if (old == index_before.end()) continue;
     for (const StatePart part : state_parts) {
-      const Extent want = extent_of(next, p, part, to),
-                   have = kept.of(from, static_cast<std::int32_t>(old - before.params.begin()), part);
+      const Extent want = extent_of(next, p, part, to), have = kept.of(from, old->second, part);
       if (want.dims.size() == have.dims.size() && !want.empty())
         bytes += intersect(want, have).elements() * item_bytes(next, p, part);
     }
@@ -64,12 +65,16 @@ std::vector<PlaceId> seat(const Plan& next, const Plan& before, std::span<const 
     std::size_t place;  // index into `left`
   };
   const KeptExtents kept(before);
+  std::map<std::string, std::int32_t> index_before;  // of parameters
+  for (std::size_t i = 0; i < before.params.size(); ++i)
+    index_before[before.params[i].name] = static_cast<std::int32_t>(i);
   std::vector<Pair> pairs;
   for (Rank r = 0; r < ranks; ++r)
     for (std::size_t p = 0; p < left.size(); ++p) {
       const auto own = std::find(home.begin(), home.end(), left[p]);
       pairs.push_back(
-          {own == home.end() ? 0 : common_bytes(next, r, before, kept, static_cast<Rank>(own - home.begin())), r, p});
+          {own == home.end() ? 0 : common_bytes(next, r, index_before, kept, static_cast<Rank>(own - home.begin())), r,
+           p});
     }
   std::sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) {
     return std::tuple(-a.bytes, a.rank, a.place) < std::tuple(-b.bytes, b.rank, b.place);

@@ -110,7 +110,10 @@ void Coordinator::begin_change(std::int64_t now_ns) {
 }
 
 void Coordinator::leave_generation(std::int64_t now_ns) {
+  if (options_.may_go_on)
+    if (const Status s = options_.may_go_on(); !s.ok()) return end(s, exit_worker);
   std::uint32_t number = fence_.generation().number + 1;
+  told_.tell_written();  // their folder is of the generation that ends
   if (checkpoints_) {
     const auto next = checkpoints_->next_generation(fence_.generation().number);
     if (!next.ok()) return end(next.status(), exit_checkpoint);
@@ -163,6 +166,11 @@ bool Coordinator::gives_up(const Loss& loss) {
   const auto failed = std::pair(loss.actor, session_->committed());
   if (!loss.actor.empty() && std::exchange(last_failed_, failed) == failed)
     return ends(fmt::format("an actor has failed twice at step {}", failed.second));
+  if (incident_)
+    for (const std::int32_t place : incident_->lost)
+      if (std::count(incident_->lost.begin(), incident_->lost.end(), place) > losses_in_incident_max)
+        return ends(fmt::format("worker {} was lost {} times without an act between them, the last one", place,
+                                losses_in_incident_max + 1));
   if (in_a_row_ > incidents_in_a_row_max)
     return ends(fmt::format("{} incidents without a new step between them, the last one", in_a_row_));
   // A place that dies again and again before its first act is one incident.
@@ -182,14 +190,18 @@ void Coordinator::kill_who_stay(std::int64_t now_ns) {
 }
 
 void Coordinator::blame(Rank rank, Fault fault, const std::string& why, std::int64_t now_ns) {
-  if (!blamed_.emplace(rank, Blame{fault, why, false, {}}).second) return;
+  const bool at_once = fault == Fault::slow || fault == Fault::corrupt;
+  if (const auto [it, fresh] = blamed_.emplace(rank, Blame{fault, why, false, {}}); !fresh) {
+    if (fault == Fault::corrupt) it->second.fault = fault;
+    return;
+  }
   log_debug(why);
-  if (fault != Fault::slow && !answer_until_ns_) {
+  if (!at_once && !answer_until_ns_) {
     answer_until_ns_ = now_ns + options_.detect_ns / 8;
     answers_.clear();
     send_all(ExplainAll{});
   }
-  if (fault != Fault::slow) return;
+  if (!at_once) return;
   blamed_.at(rank).killed = true;
   sink_.kill(options_.places[static_cast<std::size_t>(rank)]);
 }
@@ -304,6 +316,7 @@ void Coordinator::enter_places(std::int64_t now_ns) {
   if (checkpoints_)
     if (const Status s = checkpoints_->all_left(*plan_); !s.ok()) return end(s, exit_checkpoint);
   phase_ = Phase::entering;
+  checkpoint_rejected_ = false;
   incident_->left_ns = now_ns;
   send_all(Enter{});
 }
@@ -449,6 +462,7 @@ void Coordinator::end_as_saved(const SavedVersion& saved) {
   begin_session(saved.version, saved.sums);
   incident_->version = saved.version;
   incident_->from = saved.folder;
+  incident_->generation = fence_.generation().number;
   incident_->ends = true;
   pause_.end_with(saved.version, options_.session.steps);
   end(pause_.status(), pause_.code());

@@ -19,9 +19,8 @@ class ToldOnce::Held final : public SnapshotObserver {
     inner_.saving(version, place, report);
   }
   void written(std::int64_t version, const std::vector<Report>& shards, const SumState& sums) override {
-    told_.hold(version, [this, version, shards, sums, returns = told_.returns_] {
-      if (returns == told_.returns_) inner_.written(version, shards, sums);
-    });
+    told_.written_ = std::max(told_.written_, version);
+    told_.hold(version, [this, version, shards, sums] { inner_.written(version, shards, sums); });
   }
 
  private:
@@ -121,7 +120,7 @@ void ToldOnce::tell_step(const StepResult& result) {
 }
 
 void ToldOnce::go_on_from(std::int64_t version) {
-  ++returns_;
+  written_ = -1;
   tell_to(version);
   held_.clear();
   newest_ = version;

@@ -40,6 +40,9 @@ class ToldOnce {
   /// The job goes on from this version, which is whole at every place: what concerns later ones is forgotten and comes
   /// again.
   void go_on_from(std::int64_t version);
+  /// A place is lost: tells what concerns versions up to the newest of which every place has written its part of a
+  /// checkpoint: that one lies whole on the disk. REQUIRES: the checkpoints are still of the generation that ends.
+  void tell_written() { tell_to(std::exchange(written_, -1)); }
   /// Tells what is held back: the job is over.
   void tell_all() { tell_to(newest_); }
   /// Ok, or that a repeated step came out otherwise than it was told (CO-4 compared).
@@ -68,7 +71,7 @@ class ToldOnce {
   std::int64_t asked_to_;                                            // the application was asked of versions before it
   std::pair<std::int64_t, std::uint32_t> now_{-1, 0};
   std::unique_ptr<SnapshotObserver> observer_;
-  std::int64_t returns_ = 0;  // times that the job has gone on from a version: shards of before are not committed
+  std::int64_t written_ = -1;  // the newest version of which a checkpoint is held back; -1: none
   std::int64_t void_steps_ = 0;
   Status contradiction_;
 };

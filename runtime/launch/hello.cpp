@@ -17,7 +17,7 @@ std::vector<Hello> hellos(const JobOptions& options, Rank workers, const Checkpo
   hello.run_kernels = options.run_kernels;
   hello.save = save;
   hello.log_level = log_level();
-  if (options.recovers) hello.beat_ms = std::max(1, options.detect_budget_ms / 8);
+  if (options.recovers) hello.beat_ms = std::clamp(options.detect_budget_ms / 8, 1, 1000);
   const auto cores = options.pin ? usable_cores() : std::vector<int>{};
   const auto threads = static_cast<std::size_t>(options.threads);
   std::vector<Hello> out;

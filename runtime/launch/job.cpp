@@ -104,6 +104,7 @@ class Job final : private CoordinatorSink {
     c.detect_ns = std::int64_t{o.detect_budget_ms} * 1'000'000;
     c.grace_ns = std::int64_t{o.grace_s} * 1'000'000'000;
     c.restore = o.checkpoint.restore;
+    c.may_go_on = o.may_go_on;
     c.on_incident = o.on_incident;
     c.on_straggler = o.on_straggler;
     if (o.paced == 0) c.places_at_once = std::ssize(usable_cores()) / std::max(1, o.threads);
@@ -349,7 +350,9 @@ class Job final : private CoordinatorSink {
   /// Begins to go on in another shape; what is wrong, or nullopt: the answer comes later.
   std::optional<std::string> scale(const std::string& text) {
     if (!options_.recovers || !shapes_ || !options_.read_shape)
-      return "troupe: the job keeps its shape: it does not recover (--recovery)";
+      return options_.recovers && shapes_
+                 ? "troupe: the job keeps its shape: it reads no other (JobOptions::read_shape)"
+                 : "troupe: the job keeps its shape: it does not recover (--recovery)";
     if (scaled_) return "troupe: the job is about to change its shape, for another request";
     const auto dp = options_.read_shape(text);
     if (!dp.ok()) return "troupe: " + dp.status().message();
@@ -419,7 +422,7 @@ class Job final : private CoordinatorSink {
     for (const ControlFrame& frame : frames) coordinator_.heard(PlaceId{r}, frame, clock_.now_ns());
     if (coordinator_.over()) return;
     if (s.ok()) return;
-    if (s.code() != Code::unavailable) return coordinator_.end(s.in(worker(r)), exit_worker);
+    if (s.code() != Code::unavailable) coordinator_.distrust(PlaceId{r}, s.in(worker(r)), clock_.now_ns());
     broken_.insert(r);  // its process is about to end, or has been told to
     log_debug(worker(r) + ": " + s.message());
   }

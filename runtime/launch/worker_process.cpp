@@ -238,7 +238,7 @@ class PlaceProcess {
     ucx.generation = control_.generation().number;
     ucx.tls = hello_.tls;
     ucx.net_devices = hello_.net_device;
-    ucx.exit_code = exit_worker;
+    ucx.exit_code = exit_worn;  // it ends so where it leaves a generation: that is no loss
     const auto no_end = control_.keep_alive();
     const DeathWaits until_open;
     return comm::UcxTransport::open(ucx);

@@ -6,6 +6,8 @@
 
 #include "checkpoint/claim.h"
 #include "devices/base/check.h"
+#include "devices/base/log.h"
+#include "devices/base/storage.h"
 #include "runtime/session/divergence.h"
 
 namespace troupe::runtime {
@@ -97,9 +99,9 @@ Status CheckpointTracker::all_left(const Plan& plan) {
 }
 
 bool CheckpointTracker::wants(std::int64_t version) const {
-  if (version == first_) return false;                       // it has a checkpoint already, or is the initial values
-  if (version <= given_ && version != last_) return false;   // a step that is repeated: it is saved, or could not be
-  if (newest_ && newest_->version == version) return false;  // the job ends with what it has gone back to
+  if (version == first_) return false;                      // it has a checkpoint already, or is the initial values
+  if (version <= given_ && version != last_) return false;  // a step that is repeated: it is saved, or could not be
+  if (!saved_.empty() && saved_.back().version == version) return false;  // the job ends with what it has gone back to
   return version == last_ || (options_.every > 0 && version % options_.every == 0);
 }
 
@@ -168,8 +170,9 @@ Status CheckpointTracker::poll() {
     if (!ok && o.step == last_)
       last_failed_ = o.status.in(fmt::format("the last checkpoint, of step {}, could not be saved", o.step));
     if (ok)
-      newest_ = {checkpoint::Catalog(storage_, options_.dir).path(checkpoint::folder_name(o.step, claim_.generation)),
-                 o.step, sums_[o.step]};
+      saved_.push_back(
+          {checkpoint::Catalog(storage_, options_.dir).path(checkpoint::folder_name(o.step, claim_.generation)), o.step,
+           sums_[o.step]});
     sums_.erase(o.step);
     const UnderWay saved = under_way_[o.step];
     under_way_.erase(o.step);
@@ -191,6 +194,24 @@ Status CheckpointTracker::poll() {
   }
   if (!ruined_.ok()) return ruined_;
   return superseded_.ok() ? too_often : superseded_;
+}
+
+std::optional<SavedVersion> CheckpointTracker::newest() {
+  const checkpoint::Catalog catalog(storage_, options_.dir);
+  while (!saved_.empty()) {
+    const auto manifest = catalog.manifest(base_of(saved_.back().folder));
+    if (manifest.ok()) return saved_.back();
+    reject_newest(manifest.status());
+  }
+  return std::nullopt;
+}
+
+bool CheckpointTracker::reject_newest(const Status& why) {
+  if (saved_.empty()) return false;
+  log_warn(fmt::format("checkpoint '{}' is passed over: {}", base_of(saved_.back().folder), why.message()));
+  saved_.pop_back();
+  given_ = saved_.empty() ? first_ : saved_.back().version;  // later ones are saved again
+  return true;
 }
 
 Status CheckpointTracker::finish() {

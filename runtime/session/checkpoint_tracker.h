@@ -88,7 +88,9 @@ class CheckpointTracker final : public JobCheckpoints {
   /// Claims the folder again, unless another job has done so, which is an error (`superseded`).
   Expected<std::uint32_t> next_generation(std::uint32_t number) override;
   Status all_left(const Plan& plan) override;
-  std::optional<SavedVersion> newest() const override { return newest_; }
+  /// Reads manifests: passes over those that are damaged or gone.
+  std::optional<SavedVersion> newest() override;
+  bool reject_newest(const Status& why) override;
 
  private:
   /// The folder has been claimed with this stamp.
@@ -111,7 +113,7 @@ class CheckpointTracker final : public JobCheckpoints {
   std::shared_ptr<FolderLock> lock_;
   std::unique_ptr<checkpoint::CheckpointCommitter> committer_;
   std::int64_t given_ = -1;                // the newest version given to the committer
-  std::optional<SavedVersion> newest_;     // committed
+  std::vector<SavedVersion> saved_;        // committed, by version; retention may have removed some
   std::map<std::int64_t, SumState> sums_;  // of versions given to the committer, without an outcome yet
   int failures_ = 0;
   int committing_ = 0;  ///< given to the committer, without an outcome yet

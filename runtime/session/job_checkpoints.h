@@ -35,8 +35,10 @@ class JobCheckpoints : public SnapshotObserver {
   /// All places have left the generation before, and the job goes on with `plan`, which outlives it: removes what they
   /// have left unfinished. Error: the job cannot go on.
   virtual Status all_left(const Plan& plan) { return (void)plan, Status{}; }
-  /// The newest that the job has saved; nullopt: none.
-  virtual std::optional<SavedVersion> newest() const { return {}; }
+  /// The newest that the job has saved, and that is there; nullopt: none.
+  virtual std::optional<SavedVersion> newest() { return {}; }
+  /// Places cannot restore newest(): the one before it is the newest now. False: there is no newest().
+  virtual bool reject_newest(const Status& why) { return (void)why, false; }
 };
 
 }  // namespace troupe::runtime

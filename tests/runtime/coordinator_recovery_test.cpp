@@ -209,6 +209,128 @@ TEST_CASE("a process that says what is wrong with it, and ends, is lost for that
   CHECK(job.incidents[0].cause.find("then worker 1 was killed: worker 1: no memory is left") != std::string::npos);
 }
 
+TEST_CASE("a place that says what no place says is killed, and its memory is not used") {
+  struct What {
+    const char* name;
+    std::function<void(ThreePlaces&)> say;
+    const char* why;
+  };
+  const std::vector<std::byte> garbage(100, std::byte{0xff});
+  for (const auto& what : {
+           What{"no message",
+                [&](ThreePlaces& job) {
+                  job.coordinator.heard(PlaceId{1}, {job.coordinator.generation(), garbage}, 0);
+                },
+                "worker 1: "},
+           What{"that it has stopped", [](ThreePlaces& job) { job.hear(1, Stopped{}); },
+                "worker 1 has stopped before it was told to"},
+           What{"that a program has closed which there is not",
+                [](ThreePlaces& job) {
+                  job.hear(1, Closed{99, 1, {}, 0});
+                },
+                "99"},
+       }) {
+    CAPTURE(what.name);
+    ThreePlaces job(nullptr, 1);  // the moments of a place are with it alone
+    job.enter();
+    job.commit(0);
+    what.say(job);
+    REQUIRE_FALSE(job.coordinator.over());
+    CHECK(job.killed == RankList{1});
+    what.say(job);  // more of the same
+    CHECK(job.killed == RankList{1});
+    job.down(1);
+    CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, true}});  // afresh
+    job.leave({0, 2});
+    job.go_on({0, 1});
+    job.hear(0, Progress{1, false, {}, 0, {}});
+    REQUIRE(job.incidents.size() == 1);
+    CHECK_MESSAGE(job.incidents[0].cause.find(what.why) != std::string::npos, job.incidents[0].cause);
+    CHECK(job.incidents[0].culprit == 1);
+  }
+}
+
+TEST_CASE("a place that was to be killed for something else, and says what no place says, is suspect as well") {
+  ThreePlaces job;
+  job.enter();
+  job.commit(0);
+  job.hear(1, Progress{1, true, "in.x", 5000, {}});
+  CHECK(job.killed.empty());  // the others are asked first
+  job.hear(1, Stopped{});
+  job.coordinator.turn(CoordinatorOptions().detect_ns / 8);
+  CHECK(job.killed == RankList{1});
+  job.down(1);
+  CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, true}});
+}
+
+TEST_CASE("where the newest checkpoint is damaged the job goes on from the one before it, and loses no place for it") {
+  for (const bool ends_late : {false, true}) {
+    CAPTURE(ends_late);
+    SavedBefore checkpoints;
+    checkpoints.saved = SavedVersion{"the newer", 2, {}};
+    checkpoints.older = SavedVersion{"the older", 1, {}};
+    ThreePlaces job(&checkpoints, 1);
+    job.enter();
+    for (const std::int64_t step : {0, 1, 2}) job.commit(step);
+    for (Rank r : {0, 1, 2})
+      job.coordinator.down(PlaceId{r}, Status(Code::unavailable, "crashed"), ProcessEnd::suspect, 0);
+    job.coordinator.turn(0);
+    for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", {{}}});
+    REQUIRE_FALSE(job.coordinator.over());
+    CHECK(std::get<Connect>(job.sent.back().message).restore == "the newer");
+    const auto end = [&](Rank r) {
+      job.coordinator.down(PlaceId{r}, Status(Code::unavailable, "exited"), ProcessEnd::refused, 0);
+    };
+    for (Rank r : {2, 0}) {
+      job.hear(r, WorkerFailed{"", Status(Code::damaged, "block 0")});
+      if (!ends_late) end(r);
+    }
+    job.coordinator.turn(0);
+    if (ends_late)
+      for (Rank r : {2, 0}) end(r);
+    job.coordinator.turn(0);
+    REQUIRE_FALSE(job.coordinator.over());
+    job.leave({1});
+    for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", {{}}});
+    CHECK(std::get<Connect>(job.sent.back().message).restore == "the older");
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Ready{});
+    job.hear(0, Progress{1, false, {}, 0, {}});
+    REQUIRE(job.incidents.size() == 1);
+    CHECK(job.incidents[0].version == 1);
+    CHECK(job.incidents[0].from == "the older");
+  }
+}
+
+TEST_CASE("a place that is lost for the third time in one incident ends the job for good (CR-4 giving up)") {
+  ThreePlaces job;
+  job.enter();
+  job.commit(0);
+  for (int times = 0; times < 2; ++times) {
+    job.down(1);
+    REQUIRE_FALSE(job.coordinator.over());
+    job.leave({0, 2});
+  }
+  job.down(2);  // another one may still be lost
+  REQUIRE_FALSE(job.coordinator.over());
+  job.down(1);
+  const JobResult r = job.result();
+  CHECK(r.exit_code == exit_do_not_requeue);
+  CHECK(r.status.message().find("worker 1 was lost 3 times without an act between them") != std::string::npos);
+}
+
+TEST_CASE("a job whose inputs are not what they were ends where it would go on in its next generation") {
+  ThreePlaces job;
+  job.may_go_on = Status(Code::io, "the text was replaced");
+  job.enter();
+  job.commit(0);
+  REQUIRE_FALSE(job.coordinator.over());
+  job.down(1);
+  const JobResult r = job.result();
+  CHECK(r.status.message() == "the text was replaced");
+  CHECK(job.restarted.empty());
+  REQUIRE(job.incidents.size() == 1);  // that it has ended in
+}
+
 TEST_CASE("a place that is lost after the last step ends no job") {
   SavedBefore checkpoints;
   ThreePlaces late(&checkpoints);
@@ -228,8 +350,8 @@ TEST_CASE("a place that is lost after the last step ends no job") {
 }
 
 TEST_CASE(
-    "a checkpoint is committed behind the line of the step that has made its version, and one that was held back as a "
-    "place was lost is not (CO-3 held back)") {
+    "a checkpoint is committed behind the line of the step that has made its version, also one that was held back as a "
+    "place was lost (CO-3 held back)") {
   struct Counts final : CommitsAtOnce {
     std::vector<std::int64_t> committed;
     std::vector<std::int64_t>* told = nullptr;
@@ -253,11 +375,13 @@ TEST_CASE(
   CHECK(checkpoints.committed == std::vector<std::int64_t>{1});
   job.commit(2);
   snapshot(3);
+  CHECK(checkpoints.committed == std::vector<std::int64_t>{1});
   job.down(1);
+  CHECK(checkpoints.committed == std::vector<std::int64_t>{1, 3});
   job.leave({0, 2});
   job.go_on({3});
   for (const std::int64_t step : {3, 4}) job.commit(step);
-  CHECK(checkpoints.committed == std::vector<std::int64_t>{1});
+  CHECK(checkpoints.committed == std::vector<std::int64_t>{1, 3});
 }
 
 TEST_CASE("a job that ends at once still tells the line that it held back") {
@@ -397,4 +521,110 @@ TEST_CASE("a job that is asked to end while it recovers ends with the version th
   CHECK(r.exit_code == exit_interrupted);
   CHECK(r.committed_steps == 3);
   CHECK(job.told == std::vector<std::int64_t>{0, 1, 2});
+}
+
+TEST_CASE("so many generations without an act end the job as there are places, and two more (CR-4 giving up)") {
+  ThreePlaces job;
+  job.enter();
+  job.commit(0);
+  int losses = 0;
+  for (const Rank r : {0, 1, 2, 0, 1, 2, 0}) {
+    if (job.coordinator.over()) break;
+    ++losses;
+    job.down(r);
+    for (Rank other = 0; other < 3; ++other)
+      if (other != r) job.leave({other});
+  }
+  CHECK(losses == 6);
+  const JobResult r = job.result();
+  CHECK(r.exit_code == exit_do_not_requeue);
+  CHECK(r.status.message().find("5 generations without an act") != std::string::npos);
+}
+
+TEST_CASE("two actors that fail at one step, one after the other, are no actor that fails again (CR-4 giving up)") {
+  ThreePlaces job;
+  job.enter();
+  job.commit(0);
+  for (const char* actor : {"in.x", "in.y"}) {
+    job.hear(1, WorkerFailed{actor, Status(Code::io, "the tape is torn")});
+    job.coordinator.turn(0);
+    REQUIRE_FALSE(job.coordinator.over());
+    job.leave({0, 1, 2});
+    job.go_on({1});
+    job.hear(0, Progress{1, false, {}, 0});
+  }
+  CHECK_FALSE(job.coordinator.over());
+}
+
+TEST_CASE("a job that ends early ends at once where a checkpoint is as new as what its places hold (CR-6 grace)") {
+  for (const std::int64_t saved : {1, 2}) {
+    CAPTURE(saved);
+    SavedBefore checkpoints;
+    ThreePlaces job(&checkpoints);
+    job.enter();
+    for (const std::int64_t step : {0, 1}) job.commit(step);
+    checkpoints.saved = SavedVersion{"the newest", saved, {}};
+    const std::int64_t grace_ns = CoordinatorOptions().grace_ns;
+    job.coordinator.interrupt("interrupted by Terminated", exit_interrupted, 0);
+    job.hear(0, Progress{1, true, {}, 0}, grace_ns - ms);  // not silent
+    for (Rank r : {1, 2}) job.hear(r, Progress{1, true, {}, 0}, grace_ns - ms);
+    job.coordinator.turn(grace_ns);
+    job.leave({0, 1, 2});
+    REQUIRE_FALSE(job.coordinator.over());
+    for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", {{2}}}, grace_ns);
+    CHECK(job.coordinator.over() == (saved == 2));
+    if (saved != 2) continue;
+    const JobResult r = job.result();
+    CHECK(r.exit_code == exit_interrupted);
+    CHECK_MESSAGE(r.status.message().find("step 2") != std::string::npos, r.status.message());
+    CHECK(r.committed_steps == 2);
+    REQUIRE(job.incidents.size() == 1);
+    CHECK(job.incidents[0].ends);
+    CHECK(job.incidents[0].from == "the newest");
+  }
+}
+
+TEST_CASE("after the grace a place that does not leave is killed as soon as ever (CR-6 grace)") {
+  SavedBefore checkpoints;
+  const std::int64_t detect_ns = 8'000'000'000;
+  ThreePlaces job(&checkpoints, 0, false, 3, detect_ns);
+  job.enter();
+  job.commit(0);
+  const std::int64_t grace_ns = CoordinatorOptions().grace_ns;
+  job.coordinator.interrupt("interrupted by Terminated", exit_interrupted, 0);
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{1, true, {}, 0}, grace_ns - ms);
+  job.coordinator.turn(grace_ns);
+  job.coordinator.turn(grace_ns);
+  for (Rank r : {0, 2}) job.hear(r, Quiesced{}, grace_ns);
+  job.coordinator.turn(grace_ns + CoordinatorWaits::least_ns - 1);
+  CHECK(job.killed.empty());
+  job.coordinator.turn(grace_ns + CoordinatorWaits::least_ns);
+  CHECK(job.killed == RankList{1});
+}
+
+TEST_CASE("places that leave as the coordinator was stopped have their time from then on (CR-3 leaving)") {
+  ThreePlaces job;
+  job.enter();
+  job.commit(0);
+  job.down(1);
+  job.coordinator.turn(0);
+  job.coordinator.resumed_after_stop(5'000 * ms);
+  job.coordinator.turn(5'000 * ms);
+  CHECK(job.killed.empty());
+  job.coordinator.turn(5'000 * ms + waits.quiesce_ns);
+  CHECK(job.killed == RankList{0, 2});
+}
+
+TEST_CASE("a job goes on from no version behind one that is still evaluated (CO-6 readers)") {
+  for (const bool evaluated : {false, true}) {
+    CAPTURE(evaluated);
+    ThreePlaces job;
+    if (evaluated) job.evaluated = 1;
+    job.enter();
+    for (const std::int64_t step : {0, 1}) job.commit(step);
+    job.down(1);
+    job.leave({0, 2});
+    job.go_on({1, 2});
+    CHECK(job.last<Connect>().adopt == (evaluated ? 1 : 2));
+  }
 }

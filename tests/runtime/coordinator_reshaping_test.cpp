@@ -257,3 +257,91 @@ TEST_CASE("a job that is asked to change refuses where it cannot, and says why")
   for (std::int64_t step = 0; step < 18; ++step) ends.commit(step);
   CHECK(says(ends.coordinator.change(chosen(2), "asked", 0), "ends with the steps that have begun"));
 }
+
+namespace {
+
+/// A job of three places is asked to go on with two, has done the steps that had begun, and its places leave.
+void change_to_two(ThreePlaces& job) {
+  job.enter();
+  job.commit(0);
+  REQUIRE(job.coordinator
+              .change({std::make_shared<const Plan>(ThreePlaces::make_plan(2, false, 1)), "two", 0, {}}, "asked", 0)
+              .ok());
+  for (std::int64_t step = 1; step < 3; ++step) job.commit(step);
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 3, {}, 0});
+  job.coordinator.turn(0);
+  for (Rank r = 0; r < 3; ++r) job.left[PlaceId{r}] = {3};
+}
+
+/// All places of the plan that is entered are ready.
+void enter_two(ThreePlaces& job) {
+  job.leave({0, 1, 2});
+  REQUIRE(job.coordinator.plan().workers() == 2);
+  const auto places = job.coordinator.places();
+  for (const PlaceId p : places) job.hear(static_cast<Rank>(p), WorkerAddress{"a", std::vector<std::int64_t>{}});
+  for (const PlaceId p : places) job.hear(static_cast<Rank>(p), Ready{});
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a place that is lost as a change is entered: the job goes on with the plan before, and that is an incident") {
+  ThreePlaces job(nullptr, 1);
+  change_to_two(job);
+  job.leave({0, 1, 2});
+  REQUIRE(job.coordinator.plan().workers() == 2);
+  const Rank lost = static_cast<Rank>(job.coordinator.places()[0]);
+  job.down(lost);
+  CHECK(job.coordinator.state().incidents == 1);
+  job.leave({static_cast<Rank>(job.coordinator.places()[1])});
+  CHECK(job.coordinator.plan().workers() == 3);
+  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Ready{});
+  job.hear(0, Progress{1, false, {}, 0});
+  REQUIRE(job.incidents.size() == 1);
+  CHECK_FALSE(job.incidents[0].planned);
+  CHECK(job.incidents[0].culprit == lost);
+  CHECK(job.incidents[0].cause.find("then the change was given up") != std::string::npos);
+}
+
+TEST_CASE("a job may change its shape again once the new one has done a step") {
+  ThreePlaces job(nullptr, 1);
+  change_to_two(job);
+  enter_two(job);
+  CHECK(job.coordinator.may_change().code() == Code::unavailable);
+  CHECK(job.settled_ == 0);
+  const Plan& plan = job.coordinator.plan();
+  Closed vote{plan.step_program, 3, {}, 0, planted_votes::told(plan, 1, 1, 1e-3f)};
+  job.hear(static_cast<Rank>(job.coordinator.places()[1]), vote);
+  CHECK(job.settled_ == 0);  // one place's vote is no commit
+  job.down(static_cast<Rank>(job.coordinator.places()[1]));
+  REQUIRE_FALSE(job.coordinator.over());
+}
+
+TEST_CASE("a second change is taken as the first one was") {
+  ThreePlaces job(nullptr, 1);
+  change_to_two(job);
+  enter_two(job);
+  vote_all(job, 3);
+  CHECK(job.settled_ == 1);
+  CHECK(job.coordinator.may_change().ok());
+}
+
+TEST_CASE("memory of a process that has crashed is not used; that of the process in its place is") {
+  ThreePlaces job;
+  job.enter();
+  job.commit(0);
+  job.down(1, 0, true);
+  job.leave({0, 2});
+  job.enter({{0, {{1}}}, {1, {{}}}, {2, {{1}}}});
+  job.commit(1);
+  const ChosenPlan same{std::shared_ptr<const Plan>(&job.p, [](const Plan*) {}), "the same", 0, {}};
+  REQUIRE(job.coordinator.change(same, "asked", 0).ok());
+  for (std::int64_t step = 2; step < 4; ++step) job.commit(step);
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 4, {}, 0});
+  job.coordinator.turn(0);
+  job.left = {{PlaceId{0}, {4}}, {PlaceId{1}, {4}}, {PlaceId{2}, {4}}};
+  job.leave({0, 1, 2});
+  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  CHECK(job.last<Connect>().home.areas == std::vector<std::string>{"of 0", "of 1", "of 2"});
+}

@@ -22,7 +22,9 @@ struct SavedBefore final : CommitsAtOnce {
   bool wants(std::int64_t) const override { return false; }
   void written(std::int64_t, const std::vector<Report>&, const SumState&) override {}
   Expected<std::uint32_t> next_generation(std::uint32_t) override { return next++; }
-  std::optional<SavedVersion> newest() const override { return saved; }
+  std::optional<SavedVersion> newest() override { return saved; }
+  std::optional<SavedVersion> older;
+  bool reject_newest(const Status&) override { return saved && ((saved = std::exchange(older, {})), true); }
 };
 
 /// A job of three places that recovers; they say what a test lets them say.
@@ -39,6 +41,8 @@ struct ThreePlaces final : CoordinatorSink {
   std::vector<Incident> incidents;
   std::vector<std::int64_t> told;  // steps
   std::function<void(const Straggler&)> on_straggler;
+  Status may_go_on;
+  std::optional<std::int64_t> evaluated;  // the version that is evaluated
   Coordinator coordinator;
 
   /// `zero` 1: each place alone has a third of the moments.
@@ -64,10 +68,14 @@ struct ThreePlaces final : CoordinatorSink {
     o.places_at_once = at_once;
     o.detect_ns = detect_ns;
     o.session.steps = 20;
+    o.session.readers = [this](std::int64_t version) {
+      return version == evaluated ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{};
+    };
     o.session.on_step = [this](const StepResult& r) { told.push_back(r.step); };
     o.recovers = true;
     o.restore = "checkpoint to begin from";
     o.on_incident = [this](const Incident& i) { incidents.push_back(i); };
+    o.may_go_on = [this] { return may_go_on; };
     o.on_straggler = [this](const Straggler& s) {
       if (on_straggler) on_straggler(s);
     };

@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "tests/runtime/commits_at_once.h"
+
 using namespace troupe;
 using namespace troupe::runtime;
 
@@ -86,6 +88,39 @@ TEST_CASE("a job that goes on from a version tells what concerns it, and hears o
     CHECK(app.heard == Heard{"step 3", "step 4", "step 5", "evaluate 6"});
     CHECK(told.contradiction().ok());
   }
+}
+
+TEST_CASE("a checkpoint that every place has written is told when a place is lost, behind the lines of its steps") {
+  struct Written final : CommitsAtOnce {
+    Application& app;
+    explicit Written(Application& a) : app(a) {}
+    bool wants(std::int64_t) const override { return true; }
+    void written(std::int64_t version, const std::vector<Report>&, const SumState&) override {
+      app.heard.push_back("written " + std::to_string(version));
+    }
+  };
+  Application app;
+  ToldOnce told(app.options(), true);
+  Written checkpoints(app);
+  SnapshotObserver* seen = told.observer(checkpoints);
+  const SessionOptions s = told.options();
+  for (std::int64_t step : {3, 4}) s.on_step(result(step));
+  told.tell_written();
+  CHECK(app.heard == Heard{"step 3"});  // nothing is written
+  seen->written(5, {}, {});
+  CHECK(app.heard == Heard{"step 3"});
+  told.tell_written();
+  CHECK(app.heard == Heard{"step 3", "step 4", "written 5"});
+  told.go_on_from(4);
+  s.on_step(result(4));
+  s.on_step(result(5));
+  told.tell_written();  // what was written is told
+  CHECK(app.heard == Heard{"step 3", "step 4", "written 5"});
+  seen->written(6, {}, {});
+  told.go_on_from(5);  // forgotten with its version
+  s.on_step(result(5));
+  told.tell_written();
+  CHECK(app.heard == Heard{"step 3", "step 4", "written 5"});
 }
 
 TEST_CASE("a step that was told is not told again, and must come out as it was, bit for bit (CO-4 compared)") {

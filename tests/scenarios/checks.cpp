@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <limits>
 #include <set>
 
 #include "checkpoint/catalog.h"
@@ -69,6 +70,14 @@ bool had_to_give_up(const Start& start) {
   const auto& job = start.out.job;
   if (has(job.status.message(), "generations without an act"))
     return count(start, takes_place) > runtime::incidents_in_a_row_max;
+  if (has(job.status.message(), "times without an act between them"))
+    for (Rank place = 0; place < Rank{64}; ++place)
+      if (std::count_if(start.hits.begin(), start.hits.end(),
+                        [&](const Hit& h) {
+                          return takes(start, h, place, std::numeric_limits<std::int64_t>::max());
+                        }) > runtime::losses_in_incident_max &&
+          has(job.status.message(), fmt::format("worker {} was lost", place).c_str()))
+        return true;
   // A row of incidents ends where the job has committed a version for the first time, or has gone on from a later one.
   std::int64_t furthest = -1, row = 0, version = 0;
   for (const Incident& one : job.incidents) {
@@ -268,14 +277,17 @@ void check_incidents(const CompiledScenario& c, const Start& start, Ending endin
     if (one.from == "memory") {
       if (strict && one.version < one.committed - repeated_max)
         wrong(fmt::format("it goes on from version {} in memory, and {} were committed", one.version, one.committed));
-    } else if (strict && !(one.version == start.first && one.committed == start.first)) {  // no actor had written it
+    } else if (strict && !(one.ends && one.version == one.committed) &&          // it ends with what is saved already
+               !(one.version == start.first && one.committed == start.first)) {  // no actor had written it
       wrong(fmt::format("it goes on from {}, and no memory was suspect",
                         one.from.empty() ? "initial values" : "'" + one.from + "'"));
     }
     if (strict && !went_back && one.version < least && scenario.copy_every == 0)
       wrong(fmt::format("it goes on from version {}, and steps before {} were told (CO-3 held back)", one.version,
                         least));
-    went_back |= one.version < least;
+    // Until all had left, a checkpoint that was written may have been told, with the lines before it.
+    const std::int64_t left_ns = std::max(one.left_ns, one.down_ns);
+    went_back |= one.version < told([&](std::int64_t ns) { return ns <= left_ns; });
     from_version = one.version;
     if (one.planned && one.lost.empty() && one.version != one.committed)
       wrong(fmt::format("a planned change goes on from version {} of {}", one.version, one.committed));

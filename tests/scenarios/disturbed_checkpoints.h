@@ -49,7 +49,8 @@ class DisturbedCheckpoints final : public runtime::JobCheckpoints {
     return tracker_.next_generation(number);
   }
   Status all_left(const runtime::Plan& plan) override { return stopped() ? machine_stops() : tracker_.all_left(plan); }
-  std::optional<runtime::SavedVersion> newest() const override { return tracker_.newest(); }
+  std::optional<runtime::SavedVersion> newest() override { return tracker_.newest(); }
+  bool reject_newest(const Status& why) override { return tracker_.reject_newest(why); }
 
  private:
   static Status machine_stops() { return {Code::unavailable, "the simulated machine stops"}; }
