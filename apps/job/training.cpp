@@ -227,11 +227,10 @@ JobOptions Training::options() {
     o.replaces = a_.replace == "always";
     o.spares = o.replaces ? 0 : a_.spares;
     o.replan = [this](const StageWidths& dp) { return replan(dp); };
-    o.may_go_on = [this] { return changed_data_ = corpus_->in_place(); };  // workers open the text anew
+    o.inputs_unchanged = [this] { return corpus_->in_place(); };
     o.socket = socket_of(a_.out);
     o.read_shape = [this](const std::string& text) -> Expected<StageWidths> {
       TROUPE_ASSIGN(const MeshSpec mesh, parse_mesh(text));
-      TROUPE_TRY(corpus_->in_place());  // its workers would not find the text
       if (mesh.tp == p_.mesh.tp) return mesh.dp;
       return invalid(fmt::format("'{}' has tp={}, and the run tp={}: another tp would change its bits", text, mesh.tp,
                                  p_.mesh.tp));

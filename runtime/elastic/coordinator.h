@@ -114,9 +114,9 @@ struct CoordinatorOptions {
   /// new process. Error: no plan runs on so few. REQUIRES of the plan that it keeps versions or copies as the plan
   /// before, and has its parameters.
   std::function<Expected<ChosenPlan>(const Plan& before, std::int64_t places)> replan;
-  /// Asked before places leave a generation for the next one, in which they open their inputs anew. Error: these are no
-  /// longer what they were, and the job ends.
-  std::function<Status()> may_go_on;
+  /// Asked before places leave a generation for the next one, in which they open their inputs anew. Error: an input is
+  /// no longer what it was, and the job ends with exit_data.
+  std::function<Status()> inputs_unchanged;
   /// The job goes on after an incident, or has ended in it.
   std::function<void(const Incident&)> on_incident;
   /// Places that have processors of their own: where a plan has more, they wait for each other, and none is named slow.

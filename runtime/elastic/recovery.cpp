@@ -110,8 +110,8 @@ void Coordinator::begin_change(std::int64_t now_ns) {
 }
 
 void Coordinator::leave_generation(std::int64_t now_ns) {
-  if (options_.may_go_on)
-    if (const Status s = options_.may_go_on(); !s.ok()) return end(s, exit_worker);
+  if (options_.inputs_unchanged)
+    if (const Status s = options_.inputs_unchanged(); !s.ok()) return end(s, exit_data);
   std::uint32_t number = fence_.generation().number + 1;
   told_.tell_written();  // their folder is of the generation that ends
   if (checkpoints_) {

@@ -59,8 +59,9 @@ struct JobOptions {
   int grace_s = 20;
   std::vector<Injection> inject;  ///< of a drill
   /// Asked before the job goes on in its next generation, whose actors are made anew and open their files anew. Error:
-  /// a file is not what it was, and the job ends with exit_worker. Of a job that recovers.
-  std::function<Status()> may_go_on;
+  /// a file is not what it was: the job ends with exit_data, or refuses the other shape that it is asked for. Of a job
+  /// that recovers.
+  std::function<Status()> inputs_unchanged;
   /// The job goes on after an incident, or has ended in it. Of a job that recovers.
   std::function<void(const Incident&)> on_incident;
   /// A worker has become slow, or is slow no more; the log has it too (runtime/elastic/stragglers.h).

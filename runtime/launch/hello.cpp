@@ -4,6 +4,7 @@
 
 #include "devices/base/log.h"
 #include "devices/cpu/cpu_device.h"
+#include "runtime/worker/act_watch.h"
 
 namespace troupe::runtime {
 
@@ -17,7 +18,8 @@ std::vector<Hello> hellos(const JobOptions& options, Rank workers, const Checkpo
   hello.run_kernels = options.run_kernels;
   hello.save = save;
   hello.log_level = log_level();
-  if (options.recovers) hello.beat_ms = std::clamp(options.detect_budget_ms / 8, 1, 1000);
+  // What is silent, stuck or cut off is told by beats: as many of them as there are in the budget.
+  if (options.recovers) hello.beat_ms = std::max(1, options.detect_budget_ms / static_cast<int>(ActWatch::beats_least));
   const auto cores = options.pin ? usable_cores() : std::vector<int>{};
   const auto threads = static_cast<std::size_t>(options.threads);
   std::vector<Hello> out;

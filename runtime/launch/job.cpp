@@ -104,7 +104,7 @@ class Job final : private CoordinatorSink {
     c.detect_ns = std::int64_t{o.detect_budget_ms} * 1'000'000;
     c.grace_ns = std::int64_t{o.grace_s} * 1'000'000'000;
     c.restore = o.checkpoint.restore;
-    c.may_go_on = o.may_go_on;
+    c.inputs_unchanged = o.inputs_unchanged;
     c.on_incident = o.on_incident;
     c.on_straggler = o.on_straggler;
     if (o.paced == 0) c.places_at_once = std::ssize(usable_cores()) / std::max(1, o.threads);
@@ -349,13 +349,13 @@ class Job final : private CoordinatorSink {
 
   /// Begins to go on in another shape; what is wrong, or nullopt: the answer comes later.
   std::optional<std::string> scale(const std::string& text) {
-    if (!options_.recovers || !shapes_ || !options_.read_shape)
-      return options_.recovers && shapes_
-                 ? "troupe: the job keeps its shape: it reads no other (JobOptions::read_shape)"
-                 : "troupe: the job keeps its shape: it does not recover (--recovery)";
+    if (!options_.recovers || !shapes_) return "troupe: the job keeps its shape: it does not recover (--recovery)";
+    if (!options_.read_shape) return "troupe: the job keeps its shape: it reads no other (JobOptions::read_shape)";
     if (scaled_) return "troupe: the job is about to change its shape, for another request";
     const auto dp = options_.read_shape(text);
     if (!dp.ok()) return "troupe: " + dp.status().message();
+    if (options_.inputs_unchanged)
+      if (const Status s = options_.inputs_unchanged(); !s.ok()) return "troupe: " + s.message();
     scaled_ = shapes_->compile(coordinator_.plan(), *dp, *planning_);
     return std::nullopt;
   }

@@ -45,6 +45,6 @@ inline constexpr const char* scale_request = "scale ";
 
 /// Asks the job that listens at `path`, and waits for its answer. Error (`unavailable`): no job listens there, or it
 /// ends without an answer, or gives none for `limit_s`; then it does not do what it was asked for.
-Expected<std::string> ask_job(const std::string& path, const std::string& request, int limit_s = 300);
+Expected<std::string> ask_job(const std::string& path, const std::string& request, int limit_s);
 
 }  // namespace troupe::runtime

@@ -198,10 +198,11 @@ Status CheckpointTracker::poll() {
 
 std::optional<SavedVersion> CheckpointTracker::newest() {
   const checkpoint::Catalog catalog(storage_, options_.dir);
-  while (!saved_.empty()) {
+  for (bool newest = true; !saved_.empty(); newest = false) {
     const auto manifest = catalog.manifest(base_of(saved_.back().folder));
     if (manifest.ok()) return saved_.back();
-    reject_newest(manifest.status());
+    if (newest || manifest.status().code() != Code::not_found) reject_newest(manifest.status());
+    else forget_newest();  // removed by retention
   }
   return std::nullopt;
 }
@@ -209,9 +210,13 @@ std::optional<SavedVersion> CheckpointTracker::newest() {
 bool CheckpointTracker::reject_newest(const Status& why) {
   if (saved_.empty()) return false;
   log_warn(fmt::format("checkpoint '{}' is passed over: {}", base_of(saved_.back().folder), why.message()));
+  forget_newest();
+  return true;
+}
+
+void CheckpointTracker::forget_newest() {
   saved_.pop_back();
   given_ = saved_.empty() ? first_ : saved_.back().version;  // later ones are saved again
-  return true;
 }
 
 Status CheckpointTracker::finish() {

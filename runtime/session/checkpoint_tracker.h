@@ -93,6 +93,8 @@ class CheckpointTracker final : public JobCheckpoints {
   bool reject_newest(const Status& why) override;
 
  private:
+  /// The newest of saved_ is none that the job can go on from.
+  void forget_newest();
   /// The folder has been claimed with this stamp.
   void own(const checkpoint::Stamp& stamp);
 

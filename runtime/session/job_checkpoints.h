@@ -37,7 +37,7 @@ class JobCheckpoints : public SnapshotObserver {
   virtual Status all_left(const Plan& plan) { return (void)plan, Status{}; }
   /// The newest that the job has saved, and that is there; nullopt: none.
   virtual std::optional<SavedVersion> newest() { return {}; }
-  /// Places cannot restore newest(): the one before it is the newest now. False: there is no newest().
+  /// Takes newest() out of what the job goes on from, since a place cannot restore it. False: there is none.
   virtual bool reject_newest(const Status& why) { return (void)why, false; }
 };
 

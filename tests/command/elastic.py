@@ -258,7 +258,7 @@ def main():
     for number in range(args.first, args.first + args.runs):
         ok, more = drill.run(number, random.Random(args.seed * 1_000_003 + number))
         good += ok
-        incidents += more
+        incidents += [{**i, "run": number} for i in more]
     went_on = [i for i in incidents if "step" in i]
     times = sorted(sum(i["ms"].get(k, 0) for k in ("left", "agreed", "ready", "act")) for i in went_on)
     kinds = collections.Counter(i["from"] if i["from"] in ("memory", "initial values") else "checkpoint"
@@ -267,6 +267,9 @@ def main():
     if times:
         print(f"last loss to first act: median {times[len(times) // 2]:.0f} ms, p99 "
               f"{times[min(len(times) - 1, len(times) * 99 // 100)]:.0f} ms, most {times[-1]:.0f} ms")
+        slowest = sorted(went_on, key=lambda i: -sum(ms for phase, ms in i["ms"].items() if phase != "more_lost"))
+        for i in slowest[:3]:
+            print(f"  run {i['run']}, from {i['from']}: {i['ms']}")
     if good == args.runs and not args.keep:
         shutil.rmtree(drill.dir)
     else:

@@ -49,8 +49,9 @@ struct Job {
   std::int32_t spoilt_rank = 1;  // ... at this place
   SumState sums;
 
-  Job() {
+  explicit Job(std::int64_t keep = 2) {
     CheckpointOptions options;
+    options.retention.keep = keep;
     options.dir = "/ckpt";
     options.every = 1;
     options.failures_max = 3;
@@ -218,6 +219,45 @@ TEST_CASE(
   for (const auto& entry : *left)
     if (entry.folder) CHECK(entry.name == checkpoint::folder_name(1, 1));
   CHECK_FALSE(job.checkpoints->wants(1));
+  CHECK(job.checkpoints->wants(2));
+}
+
+TEST_CASE(
+    "a checkpoint that cannot be restored, or whose manifest is damaged or gone, is passed over, and saved again") {
+  Job job(4);
+  for (const std::int64_t version : {1, 2, 3, 4}) {
+    REQUIRE(job.begins(version));
+    job.write_all(version);
+    REQUIRE(job.end(version).ok());
+  }
+  const auto newest = [&] {
+    const auto saved = job.checkpoints->newest();
+    return saved ? saved->version : -1;
+  };
+  CHECK(newest() == 4);
+  CHECK(job.checkpoints->reject_newest(Status(Code::damaged, "block 0")));
+  CHECK(newest() == 3);
+  CHECK_FALSE(job.checkpoints->wants(3));
+  CHECK(job.checkpoints->wants(4));
+  const auto manifest = [](std::int64_t version) {
+    return "/ckpt/" + checkpoint::folder_name(version, 1) + "/" + checkpoint::manifest_name;
+  };
+  CHECK(job.storage.remove(manifest(3)).ok());
+  CHECK(newest() == 2);
+  CHECK(job.checkpoints->wants(3));
+  CHECK(job.storage.rename(manifest(2), "/ckpt/kept").ok());
+  {
+    auto kept = *job.storage.open("/ckpt/kept", Access::buffered);
+    std::vector<std::byte> bytes(static_cast<std::size_t>(*kept->size()));
+    REQUIRE(kept->read_at(0, bytes.data(), std::ssize(bytes)).ok());
+    bytes[bytes.size() / 2] ^= std::byte{0x5a};
+    auto damaged = *job.storage.create(manifest(2), Access::buffered);
+    REQUIRE(damaged->write_at(0, bytes.data(), std::ssize(bytes)).ok());
+  }
+  CHECK(newest() == 1);
+  CHECK(job.checkpoints->reject_newest(Status(Code::damaged, "block 0")));
+  CHECK(newest() == -1);
+  CHECK_FALSE(job.checkpoints->reject_newest(Status(Code::damaged, "block 0")));
   CHECK(job.checkpoints->wants(2));
 }
 

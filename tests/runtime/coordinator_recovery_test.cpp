@@ -301,26 +301,9 @@ TEST_CASE("where the newest checkpoint is damaged the job goes on from the one b
   }
 }
 
-TEST_CASE("a place that is lost for the third time in one incident ends the job for good (CR-4 giving up)") {
-  ThreePlaces job;
-  job.enter();
-  job.commit(0);
-  for (int times = 0; times < 2; ++times) {
-    job.down(1);
-    REQUIRE_FALSE(job.coordinator.over());
-    job.leave({0, 2});
-  }
-  job.down(2);  // another one may still be lost
-  REQUIRE_FALSE(job.coordinator.over());
-  job.down(1);
-  const JobResult r = job.result();
-  CHECK(r.exit_code == exit_do_not_requeue);
-  CHECK(r.status.message().find("worker 1 was lost 3 times without an act between them") != std::string::npos);
-}
-
 TEST_CASE("a job whose inputs are not what they were ends where it would go on in its next generation") {
   ThreePlaces job;
-  job.may_go_on = Status(Code::io, "the text was replaced");
+  job.inputs_unchanged = Status(Code::io, "the text was replaced");
   job.enter();
   job.commit(0);
   REQUIRE_FALSE(job.coordinator.over());
@@ -394,90 +377,6 @@ TEST_CASE("a job that ends at once still tells the line that it held back") {
   CHECK(job.told == std::vector<std::int64_t>{0});
 }
 
-TEST_CASE("steps between incidents count from the version that the job went on from, also where that is an old one") {
-  ThreePlaces job(nullptr, 1);
-  job.enter();
-  for (std::int64_t step = 0; step < 9; ++step) job.commit(step);
-  job.down(1, 0, true);
-  job.leave({0, 2});
-  job.enter({{0, {{8, 9}}}, {1, {{}}}, {2, {{8, 9}}}});  // from the beginning
-  for (std::int64_t step = 0; step < 6; ++step) {
-    job.commit(step);
-    job.down(1);
-    REQUIRE_FALSE(job.coordinator.over());
-    job.leave({0, 2});
-    job.go_on({step + 1});
-    job.hear(0, Progress{step + 1, false, {}, 0});
-  }
-}
-
-TEST_CASE("the third incident in a row without a step ends the job for good; a step in between begins the count anew") {
-  ThreePlaces job;
-  job.enter();
-  job.commit(0);
-  const auto incident = [&](const std::vector<std::int64_t>& held) {
-    job.down(1);
-    if (job.coordinator.over()) return;
-    job.leave({0, 2});
-    job.go_on(held);
-    job.hear(0, Progress{1, false, {}, 0});
-  };
-  incident({0, 1});
-  incident({0, 1});
-  job.commit(1);
-  incident({1, 2});
-  incident({1, 2});
-  CHECK_FALSE(job.coordinator.over());
-  incident({1, 2});
-  const JobResult r = job.result();
-  CHECK(r.exit_code == exit_do_not_requeue);
-  CHECK(says(r.status, "3 incidents without a new step"));
-  CHECK(says(r.status, "worker 1 was killed"));
-  CHECK(r.incidents.size() == 5);
-  CHECK(r.incidents.back().act_ns == -1);
-}
-
-TEST_CASE("steps that are only repeated do not begin the count of incidents anew (CR-4 giving up)") {
-  for (const bool further : {false, true}) {
-    CAPTURE(further);
-    ThreePlaces job;
-    job.enter();
-    int incidents = 0;
-    for (; incidents < 5 && !job.coordinator.over(); ++incidents) {
-      for (std::int64_t step = 0; step < 3 + (further ? incidents : 0); ++step) job.commit(step);
-      job.down(1);
-      if (job.coordinator.over()) break;
-      job.leave({0, 2});
-      job.go_on({});  // nothing is whole: it goes back to its first version
-      job.hear(0, Progress{1, false, {}, 0});
-    }
-    CHECK(incidents == (further ? 5 : 2));
-    CHECK(job.coordinator.over() != further);
-  }
-}
-
-TEST_CASE("an actor that fails is given another chance; one that fails at the same step again ends the job") {
-  for (const bool same : {false, true}) {
-    CAPTURE(same);
-    ThreePlaces job;
-    job.enter();
-    job.commit(0);
-    job.fail(1);
-    CHECK(job.who<Abort>(3) == RankList{0, 1, 2});
-    CHECK(job.restarted.empty());
-    job.leave({0, 1, 2});
-    job.go_on({0, 1});
-    if (!same) job.commit(1);
-    job.fail(1);
-    CHECK(job.coordinator.over() == same);
-    if (!same) continue;
-    const JobResult r = job.result();
-    CHECK(r.exit_code == exit_do_not_requeue);
-    CHECK(says(r.status, "twice at step 1"));
-    CHECK(says(r.status, "the tape is torn"));
-  }
-}
-
 TEST_CASE(
     "places that are lost in one turn are one generation, and a process that is being started has time to speak") {
   ThreePlaces job;
@@ -498,108 +397,6 @@ TEST_CASE(
   CHECK(job.killed.empty());
   job.coordinator.turn(ms + waits.start_ns + CoordinatorOptions().detect_ns);
   CHECK(job.killed == RankList{0, 1, 2});
-}
-
-TEST_CASE("a job that is asked to end while it recovers ends with the version that it would have ended with") {
-  SavedBefore checkpoints;
-  ThreePlaces job(&checkpoints);
-  job.enter();
-  job.commit(0);
-  job.down(1);
-  job.coordinator.interrupt("interrupted by Terminated", exit_interrupted, 0);
-  CHECK_FALSE(job.coordinator.over());
-  CHECK(job.coordinator.pause().version() == 3);
-  job.leave({0, 2});
-  job.go_on({0, 1});
-  job.commit(1);
-  job.commit(2);
-  CHECK(job.last<CommitStep>().step == 2);
-  for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 3, {}, 0});
-  for (Rank r = 0; r < 3; ++r) job.hear(r, Stopped{});
-  job.coordinator.turn(0);
-  const JobResult r = job.result();
-  CHECK(r.exit_code == exit_interrupted);
-  CHECK(r.committed_steps == 3);
-  CHECK(job.told == std::vector<std::int64_t>{0, 1, 2});
-}
-
-TEST_CASE("so many generations without an act end the job as there are places, and two more (CR-4 giving up)") {
-  ThreePlaces job;
-  job.enter();
-  job.commit(0);
-  int losses = 0;
-  for (const Rank r : {0, 1, 2, 0, 1, 2, 0}) {
-    if (job.coordinator.over()) break;
-    ++losses;
-    job.down(r);
-    for (Rank other = 0; other < 3; ++other)
-      if (other != r) job.leave({other});
-  }
-  CHECK(losses == 6);
-  const JobResult r = job.result();
-  CHECK(r.exit_code == exit_do_not_requeue);
-  CHECK(r.status.message().find("5 generations without an act") != std::string::npos);
-}
-
-TEST_CASE("two actors that fail at one step, one after the other, are no actor that fails again (CR-4 giving up)") {
-  ThreePlaces job;
-  job.enter();
-  job.commit(0);
-  for (const char* actor : {"in.x", "in.y"}) {
-    job.hear(1, WorkerFailed{actor, Status(Code::io, "the tape is torn")});
-    job.coordinator.turn(0);
-    REQUIRE_FALSE(job.coordinator.over());
-    job.leave({0, 1, 2});
-    job.go_on({1});
-    job.hear(0, Progress{1, false, {}, 0});
-  }
-  CHECK_FALSE(job.coordinator.over());
-}
-
-TEST_CASE("a job that ends early ends at once where a checkpoint is as new as what its places hold (CR-6 grace)") {
-  for (const std::int64_t saved : {1, 2}) {
-    CAPTURE(saved);
-    SavedBefore checkpoints;
-    ThreePlaces job(&checkpoints);
-    job.enter();
-    for (const std::int64_t step : {0, 1}) job.commit(step);
-    checkpoints.saved = SavedVersion{"the newest", saved, {}};
-    const std::int64_t grace_ns = CoordinatorOptions().grace_ns;
-    job.coordinator.interrupt("interrupted by Terminated", exit_interrupted, 0);
-    job.hear(0, Progress{1, true, {}, 0}, grace_ns - ms);  // not silent
-    for (Rank r : {1, 2}) job.hear(r, Progress{1, true, {}, 0}, grace_ns - ms);
-    job.coordinator.turn(grace_ns);
-    job.leave({0, 1, 2});
-    REQUIRE_FALSE(job.coordinator.over());
-    for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", {{2}}}, grace_ns);
-    CHECK(job.coordinator.over() == (saved == 2));
-    if (saved != 2) continue;
-    const JobResult r = job.result();
-    CHECK(r.exit_code == exit_interrupted);
-    CHECK_MESSAGE(r.status.message().find("step 2") != std::string::npos, r.status.message());
-    CHECK(r.committed_steps == 2);
-    REQUIRE(job.incidents.size() == 1);
-    CHECK(job.incidents[0].ends);
-    CHECK(job.incidents[0].from == "the newest");
-  }
-}
-
-TEST_CASE("after the grace a place that does not leave is killed as soon as ever (CR-6 grace)") {
-  SavedBefore checkpoints;
-  const std::int64_t detect_ns = 8'000'000'000;
-  ThreePlaces job(&checkpoints, 0, false, 3, detect_ns);
-  job.enter();
-  job.commit(0);
-  const std::int64_t grace_ns = CoordinatorOptions().grace_ns;
-  job.coordinator.interrupt("interrupted by Terminated", exit_interrupted, 0);
-  for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{1, true, {}, 0}, grace_ns - ms);
-  job.coordinator.turn(grace_ns);
-  job.coordinator.turn(grace_ns);
-  for (Rank r : {0, 2}) job.hear(r, Quiesced{}, grace_ns);
-  job.coordinator.turn(grace_ns + CoordinatorWaits::least_ns - 1);
-  CHECK(job.killed.empty());
-  job.coordinator.turn(grace_ns + CoordinatorWaits::least_ns);
-  CHECK(job.killed == RankList{1});
 }
 
 TEST_CASE("places that leave as the coordinator was stopped have their time from then on (CR-3 leaving)") {

@@ -1,4 +1,4 @@
-// How a coordinator takes a job to another shape: places that are gone for good, requests, signals with a grace.
+// How a coordinator takes a job to another shape: places that are gone for good, requests.
 #include "tests/runtime/three_places.h"
 
 using namespace three_places;
@@ -203,37 +203,6 @@ TEST_CASE("a straggler is told of by its place, whatever its rank, and not while
   for (const auto& place : job.coordinator.state().places) CHECK((place.slow_times == 0 || place.slow_times > 2));
 }
 
-TEST_CASE(
-    "steps that are not done within the grace are left, and the job ends with the newest whole version (CR-6 grace)") {
-  SavedBefore checkpoints;
-  ThreePlaces job(&checkpoints);
-  job.enter();
-  for (const std::int64_t step : {0, 1, 2}) job.commit(step);
-  job.coordinator.interrupt("interrupted by Terminated", exit_interrupted, 0);
-  const std::int64_t grace_ns = CoordinatorOptions().grace_ns;
-  for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{1, true, {}, 0}, grace_ns - ms);
-  job.coordinator.turn(grace_ns - 1);
-  CHECK(job.coordinator.generation().number == 2);
-  CHECK(job.coordinator.wakes_ns() == grace_ns);
-  job.coordinator.turn(grace_ns);
-  CHECK(job.who<Abort>(40) == RankList{0, 1, 2});
-  job.leave({0, 1, 2});
-  job.go_on({2, 3});
-  CHECK(job.last<Connect>().adopt == 3);
-  job.coordinator.turn(grace_ns + ms);
-  CHECK(job.coordinator.generation().number == 40);  // it is not left again
-  for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 3, {}, 0}, grace_ns);
-  REQUIRE(job.coordinator.session().finished());
-  for (Rank r = 0; r < 3; ++r) job.hear(r, Stopped{}, grace_ns);
-  job.coordinator.turn(grace_ns);
-  CHECK(job.told == std::vector<std::int64_t>{0, 1, 2});
-  const JobResult r = job.result();
-  CHECK(r.exit_code == exit_interrupted);
-  CHECK(says(r.status, "interrupted by Terminated after step 3 of 20"));
-  REQUIRE(r.incidents.size() == 1);
-  CHECK(r.incidents[0].cause == "steps that had begun were not done 20.0 s after the job was asked to end");
-}
-
 TEST_CASE("a job that is asked to change refuses where it cannot, and says why") {
   const auto chosen = [](std::int64_t dp) {
     return ChosenPlan{std::make_shared<const Plan>(ThreePlaces::make_plan(dp, false, 0)), "another", 0, {}};
@@ -304,25 +273,20 @@ TEST_CASE(
   CHECK(job.incidents[0].cause.find("then the change was given up") != std::string::npos);
 }
 
-TEST_CASE("a job may change its shape again once the new one has done a step") {
+TEST_CASE("a change is over when all have voted in the new shape, and not before; then the job may be asked again") {
   ThreePlaces job(nullptr, 1);
   change_to_two(job);
   enter_two(job);
   CHECK(job.coordinator.may_change().code() == Code::unavailable);
   CHECK(job.settled_ == 0);
   const Plan& plan = job.coordinator.plan();
-  Closed vote{plan.step_program, 3, {}, 0, planted_votes::told(plan, 1, 1, 1e-3f)};
+  const Closed vote{plan.step_program, 3, {}, 0, planted_votes::told(plan, 1, 1, 1e-3f)};
   job.hear(static_cast<Rank>(job.coordinator.places()[1]), vote);
-  CHECK(job.settled_ == 0);  // one place's vote is no commit
-  job.down(static_cast<Rank>(job.coordinator.places()[1]));
-  REQUIRE_FALSE(job.coordinator.over());
-}
-
-TEST_CASE("a second change is taken as the first one was") {
-  ThreePlaces job(nullptr, 1);
-  change_to_two(job);
-  enter_two(job);
-  vote_all(job, 3);
+  CHECK(job.settled_ == 0);
+  Closed other{plan.step_program, 3, {}, 0, planted_votes::told(plan, 0, 1, 1e-3f)};
+  other.reports.push_back({Report::Kind::loss, "loss", 3, 0, {1}});
+  job.hear(static_cast<Rank>(job.coordinator.places()[0]), other);
+  REQUIRE(job.coordinator.committed() == 4);
   CHECK(job.settled_ == 1);
   CHECK(job.coordinator.may_change().ok());
 }

@@ -1,4 +1,6 @@
 // What a coordinator does about places that are lost, fail or wait before the job has begun.
+#include "runtime/launch/hello.h"
+#include "runtime/worker/act_watch.h"
 #include "tests/runtime/three_places.h"
 
 using namespace three_places;
@@ -102,4 +104,16 @@ TEST_CASE("a place that ends again and again before the first step ends the job 
     job.hear(0, Progress{1, false, {}, 0, {}});
   }
   CHECK(job.result().exit_code == exit_do_not_requeue);
+}
+
+TEST_CASE("an act is stuck, a place silent, a link cut by the detect budget, however large: beats are a part of it") {
+  for (const int budget_ms : {100, 2'000, 60'000, 600'000}) {
+    JobOptions options;
+    options.recovers = true;
+    options.detect_budget_ms = budget_ms;
+    const auto all = hellos(options, 2, {});
+    REQUIRE(all.size() == 2);
+    CHECK(all[1].beat_ms * ActWatch::beats_least <= budget_ms);
+    CHECK(all[1].beat_ms * ActWatch::beats_least > budget_ms - ActWatch::beats_least);
+  }
 }

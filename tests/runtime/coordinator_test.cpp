@@ -9,8 +9,7 @@ using namespace planted_votes;
 
 namespace {
 
-const CoordinatorWaits waits(CoordinatorOptions().detect_ns);
-
+const std::int64_t culprit_ns = CoordinatorWaits(CoordinatorOptions().detect_ns).culprit_ns;  // CR-1 (the culprit)
 constexpr std::int64_t second = 1'000'000'000;
 
 /// Checkpoints whose commits a test lets fail.
@@ -122,8 +121,8 @@ TEST_CASE(
   job.begin();
   job.hear(1, WorkerFailed{"box.a", gone}, 5 * second);
   CHECK_FALSE(job.coordinator.over());
-  CHECK(job.coordinator.wakes_ns() == 5 * second + waits.culprit_ns);
-  job.coordinator.turn(5 * second + waits.culprit_ns - 1);
+  CHECK(job.coordinator.wakes_ns() == 5 * second + culprit_ns);
+  job.coordinator.turn(5 * second + culprit_ns - 1);
   CHECK_FALSE(job.coordinator.over());
   job.coordinator.down(PlaceId{0}, Status(Code::unavailable, "worker 0 was killed"), ProcessEnd::ordinary, 0);
   REQUIRE(job.coordinator.over());
@@ -138,7 +137,7 @@ TEST_CASE("where no process ends, what the place has said ends the job after the
   job.begin();
   job.hear(1, WorkerFailed{"box.a", gone}, 5 * second);
   job.hear(0, WorkerFailed{"box.a", Status(Code::internal, "a later error")}, 5 * second);
-  job.coordinator.turn(5 * second + waits.culprit_ns);
+  job.coordinator.turn(5 * second + culprit_ns);
   REQUIRE(job.coordinator.over());
   CHECK(job.asked_for_log == std::vector<Rank>{1});
   const JobResult r = job.coordinator.take_result();
@@ -331,7 +330,7 @@ TEST_CASE("a message of another generation is not heard, whatever its bytes; byt
     job.coordinator.heard(PlaceId{0}, {other, encode(FromWorker(WorkerFailed{"", gone}))}, 5 * second);
   }
   CHECK_FALSE(job.coordinator.over());
-  job.coordinator.turn(5 * second + waits.culprit_ns);
+  job.coordinator.turn(5 * second + culprit_ns);
   CHECK_FALSE(job.coordinator.over());
   CHECK(job.coordinator.wakes_ns() == 120 * second);  // they were no progress
   job.coordinator.heard(PlaceId{1}, {TwoPlaces::generation, garbage}, 5 * second);

@@ -23,7 +23,7 @@ std::string asked(
     const std::function<std::optional<std::string>(const std::string&)>& answer,
     const std::function<void()>& each_turn = [] {}) {
   auto text = std::async(std::launch::async, [&] {
-    const auto reply = ask_job(path, request);
+    const auto reply = ask_job(path, request, 60);
     return reply.ok() ? *reply : "error: " + reply.status().message();
   });
   while (text.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
@@ -95,11 +95,11 @@ TEST_CASE("processes that connect and say nothing keep no other from its answer,
 TEST_CASE("where no job listens, or a job ends before it answers, the asker hears so") {
   TempDir dir;
   const std::string path = dir / "job.sock";
-  const auto none = ask_job(path, "ps");
+  const auto none = ask_job(path, "ps", 60);
   CHECK(none.status().code() == Code::unavailable);
   CHECK(none.status().message().find("no job listens at '" + path + "'") == 0);
   auto socket = *JobSocket::open(path);
-  auto text = std::async(std::launch::async, [&] { return ask_job(path, "scale dp=2"); });
+  auto text = std::async(std::launch::async, [&] { return ask_job(path, "scale dp=2", 60); });
   bool taken = false;
   while (!taken)
     socket->serve([&](const std::string&) {
@@ -112,4 +112,21 @@ TEST_CASE("where no job listens, or a job ends before it answers, the asker hear
   CHECK(*reply == "troupe: the job has ended");
   CHECK_FALSE(std::filesystem::exists(path));
   CHECK_FALSE(JobSocket::open(dir / "no-folder/job.sock").ok());
+}
+
+TEST_CASE("who asks a job that is stopped hears so after its limit, and what it has asked for is not done later") {
+  TempDir dir;
+  const std::string path = dir / "job.sock";
+  auto socket = *JobSocket::open(path);
+  const auto reply = ask_job(path, "scale dp=2", 1);
+  CHECK(reply.status().code() == Code::unavailable);
+  CHECK(reply.status().message().find("gives no answer within 1 s: its process may be stopped") != std::string::npos);
+  bool done = false;
+  const auto answer = [&](const std::string&) {
+    done = true;
+    return "done";
+  };
+  for (int turn = 0; turn < 3; ++turn) socket->serve(answer);
+  CHECK_FALSE(done);
+  CHECK(asked(*socket, path, "scale dp=2", answer) == "done");
 }

@@ -41,7 +41,7 @@ struct ThreePlaces final : CoordinatorSink {
   std::vector<Incident> incidents;
   std::vector<std::int64_t> told;  // steps
   std::function<void(const Straggler&)> on_straggler;
-  Status may_go_on;
+  Status inputs_unchanged;
   std::optional<std::int64_t> evaluated;  // the version that is evaluated
   Coordinator coordinator;
 
@@ -75,7 +75,7 @@ struct ThreePlaces final : CoordinatorSink {
     o.recovers = true;
     o.restore = "checkpoint to begin from";
     o.on_incident = [this](const Incident& i) { incidents.push_back(i); };
-    o.may_go_on = [this] { return may_go_on; };
+    o.inputs_unchanged = [this] { return inputs_unchanged; };
     o.on_straggler = [this](const Straggler& s) {
       if (on_straggler) on_straggler(s);
     };

@@ -71,13 +71,13 @@ bool had_to_give_up(const Start& start) {
   if (has(job.status.message(), "generations without an act"))
     return count(start, takes_place) > runtime::incidents_in_a_row_max;
   if (has(job.status.message(), "times without an act between them"))
-    for (Rank place = 0; place < Rank{64}; ++place)
-      if (std::count_if(start.hits.begin(), start.hits.end(),
-                        [&](const Hit& h) {
-                          return takes(start, h, place, std::numeric_limits<std::int64_t>::max());
-                        }) > runtime::losses_in_incident_max &&
-          has(job.status.message(), fmt::format("worker {} was lost", place).c_str()))
-        return true;
+    return std::any_of(start.hits.begin(), start.hits.end(), [&](const Hit& one) {
+      const auto faults = std::count_if(start.hits.begin(), start.hits.end(), [&](const Hit& h) {
+        return takes(start, h, one.place, std::numeric_limits<std::int64_t>::max());
+      });
+      return faults > runtime::losses_in_incident_max &&
+             has(job.status.message(), fmt::format("worker {} was lost", one.place).c_str());
+    });
   // A row of incidents ends where the job has committed a version for the first time, or has gone on from a later one.
   std::int64_t furthest = -1, row = 0, version = 0;
   for (const Incident& one : job.incidents) {
@@ -233,7 +233,7 @@ void check_incidents(const CompiledScenario& c, const Start& start, Ending endin
   const Scenario& scenario = c.scenario();
   const auto& told_ns = start.out.run.told_ns;
   if (told_ns.size() != start.told.steps.size()) violations.push_back("steps were told, and the simulation told none");
-  // CO-7 (copies): a job goes back to the version that was copied last, or, while places copy that, the one before.
+  // CO-7 (copies): a job goes back copy_every steps at most.
   const std::int64_t repeated_max = std::max<std::int64_t>(1, scenario.copy_every);
   // One replica is left, with everything.
   const bool crash_is_harmless = scenario.copy_every == 0 && scenario.tp == 1 && scenario.zero == 0 &&
