@@ -28,13 +28,13 @@ void adamw_update(const AdamWState& from, const AdamWState& to, const Gradient& 
     vi = fma(x * x, add2, vi * keep2);
     pi = fma(mi / fma(sqrt(vi), root, eps), rate, pi * decay);
   };
-  // Whole vectors from i on; `keep` stores the moments. Returns where they end.
+  // Whole vectors from i on; `keep` stores them. Returns where they end.
   const auto update_vectors = [=](std::int64_t i, std::int64_t end, const float* grads, auto keep)
       __attribute__((always_inline)) {
     for (; i + width <= end; i += width, grads += width) {
       v16 pi = load(from.p + i), mi = load(from.m + i), vi = load(from.v + i);
       update(load(grads), pi, mi, vi);
-      store(to.p + i, pi);
+      keep(to.p + i, pi);
       keep(to.m + i, mi);
       keep(to.v + i, vi);
     }
@@ -44,10 +44,11 @@ void adamw_update(const AdamWState& from, const AdamWState& to, const Gradient& 
   const auto streamed = [](float* p, v16 v) __attribute__((always_inline)) { stream(p, v); };
   const auto update_all = [=](std::int64_t begin, std::int64_t end, const float* grads) {
     std::int64_t i = begin;
-    // The moments are not read before the next step; written elsewhere, each line would be read only to be overwritten.
-    if (from.m != to.m && streams_to(to.m + i) && streams_to(to.v + i)) {
+    // Where the new state is written elsewhere, an ordinary store would read each line only to overwrite it. Little of
+    // it would be in the caches still when an act reads it.
+    if (from.m != to.m && streams_to(to.p + i) && streams_to(to.m + i) && streams_to(to.v + i)) {
       i = update_vectors(i, end, grads, streamed);
-      end_of_streams();  // before a version word says that the moments lie there
+      end_of_streams();  // before a version word says that the state lies there
     } else {
       i = update_vectors(i, end, grads, stored);
     }

@@ -170,8 +170,7 @@ TEST_CASE("a worker that dies again and again at the same step ends the job, wit
     CHECK(r.exit_code == exit_do_not_requeue);
     // It may die before it has told of an act: then all is one incident, of this place or of both.
     const auto says = [&](std::string_view what) { return r.status.message().find(what) != std::string::npos; };
-    CHECK_MESSAGE((says("3 incidents without a new step between them") || says("without an act")),
-                  r.status.message());
+    CHECK_MESSAGE((says("3 incidents without a new step between them") || says("without an act")), r.status.message());
     CHECK(says("was killed by signal 9"));
     for (std::size_t i = 0; i < told.size(); ++i) CHECK(told[i] == static_cast<std::int64_t>(i));
     CHECK(told.size() <= 3);
