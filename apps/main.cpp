@@ -18,6 +18,7 @@
 #include "apps/ckpt/hf_commands.h"
 #include "apps/job/job.h"
 #include "apps/lm/model.h"
+#include "apps/machine_options.h"
 #include "apps/model_options.h"
 #include "apps/recovery_options.h"
 #include "apps/report/output.h"
@@ -238,6 +239,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
                                a.stall_s))
       ->check(troupe::whole_number(1, std::numeric_limits<int>::max()));
   troupe::recovery_options(*train, a);
+  troupe::machine_options(*train, a);
   auto* plan = cli.add_subcommand("plan", "Show the plan: actors, channels, boxings, memory, predicted times");
   common(*plan, a);
   plan->add_option("--dot", a.dot, "also write the plan as a Graphviz file (default: none)")
@@ -283,6 +285,8 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   troupe::lm::RunningArguments r;
   int (*running)(const troupe::lm::RunningArguments&) = nullptr;
   troupe::running_commands(cli, r, running);
+  troupe::lm::AgentArguments g;
+  const auto* agent = troupe::agent_command(cli, g);
   bool log_level_given = false;
   add_log_level(cli, log_level_given);
   const int words = troupe::words_to_parse(argc, argv);
@@ -311,6 +315,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   if (a.quiet && !log_level_given) troupe::set_log_level(troupe::LogLevel::warn);
   if (ckpt) return ckpt(k);
   if (running) return running(r);
+  if (agent->parsed()) return troupe::lm::serve_run(g);
   a.resumes = resume->count() > 0;
   const bool planned = plan->parsed() || sim->parsed();
   if (a.config_path.empty() && (planned || (train->parsed() && !a.resumes))) {
@@ -322,6 +327,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
     const auto name = troupe::base_of(a.config_path);
     a.out = "runs/" + name.substr(0, name.rfind(".toml"));
   }
+  troupe::name_paths_for_all(a);
   a.sample = sample->count() > 0;
   if ((a.sample && troupe::has_empty_sample(argc, argv)) ||
       (generate->parsed() && s.text.empty() && (*generate)["text"]->count() > 0)) {

@@ -53,7 +53,7 @@ rule("no wall clock" "(system|steady|high_resolution)_clock|clock_gettime|gettim
   devices/paced/paced_device.cpp   "a device in real time"
   comm/ucx/progress_thread.cpp     "how long to spin before sleeping, its own CPU time"
   comm/ucx/ucx_transport.cpp       "budgets of the goodbye and of a cancellation"
-  runtime/launch/launcher.cpp      "the grace of processes that are told to go")
+  runtime/agents/launcher.cpp      "the grace of processes that are told to go")
 
 rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semaphore|binary_semaphore|latch|barrier)${no_name}|pthread_create|pthread_cond_"
   devices/cpu/thread_stream.h      "the production Stream: a thread"
@@ -67,7 +67,9 @@ rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semapho
   runtime/launch/worker_control.h   "the heart-beat of a worker process"
   runtime/launch/worker_control.cpp "the same")
 
-rule("no random device" "random_device|${no_name}s?rand\\(|getrandom|getentropy|arc4random|/dev/u?random"
+rule("no random device" "random_device|randombytes|${no_name}s?rand\\(|getrandom|getentropy|arc4random|/dev/u?random"
+  runtime/agents/handshake.cpp     "keys of one connection"
+  runtime/agents/token.cpp         "says how a token is drawn"
   runtime/launch/fresh_number.cpp  "the number that tells one job's messages from another's")
 
 rule("no sleep" "sleep_(for|until)${no_name}|${no_name}u?sleep\\(|nanosleep|${no_name}::p?poll\\(|epoll_|${no_name}::p?select\\(|timerfd_"
@@ -76,20 +78,24 @@ rule("no sleep" "sleep_(for|until)${no_name}|${no_name}u?sleep\\(|nanosleep|${no
   comm/ucx/progress_thread.h       "sleeps in poll while the network is idle"
   comm/ucx/progress_thread.cpp     "the same"
   comm/ucx/ucx_transport.cpp       "between looks at requests that are being cancelled"
-  runtime/launch/job.cpp           "the parent process: its loop"
-  runtime/launch/launcher.cpp      "waits for processes to end")
+  devices/process/poll_set.h       "what the loop of a process waits for"
+  runtime/agents/launcher.cpp      "waits for processes to end")
 
 set(calls "open|openat|creat|memfd_create|shm_open|shmget|socket|socketpair|pipe2?|bind|connect|listen|accept4?|opendir|readlink|mkstemp")
 rule("no file or socket" "std::[io]?fstream|std::filesystem|${no_name}f(re)?open\\(|[^a-zA-Z0-9_>]::(${calls})\\("
   comm/ucx/ucx_errors.cpp           "which network adapters the host has"
   devices/files/file_storage.cpp   "the production Storage"
   devices/host_memory.cpp          "how much memory the machine has left"
-  runtime/launch/launcher.cpp      "control links and logs of worker processes"
+  runtime/agents/launcher.cpp      "control links and logs of worker processes"
+  runtime/agents/agent_port.cpp    "where agents join"
+  runtime/agents/agent_process.cpp "which program this is"
+  runtime/agents/connection.cpp    "between a job and its agents"
+  runtime/agents/token.cpp         "the file of a token"
   runtime/launch/job_socket.cpp    "by which other processes ask the job"
   runtime/launch/worker_process.cpp "what the kernel says of its peak memory")
 
 rule("no environment" "getenv|setenv|putenv|${no_name}environ${no_name}"
-  runtime/launch/launcher.cpp      "UCX reads UCX_MEM_EVENTS when its library is loaded: a worker executes with it")
+  runtime/agents/launcher.cpp      "UCX reads UCX_MEM_EVENTS when its library is loaded: a worker executes with it")
 
 rule("no unordered container" "unordered_(flat_)?(multi)?(map|set)"
   comm/ucx/receives.h              "looked up by token, never iterated")

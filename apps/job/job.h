@@ -35,6 +35,7 @@ struct JobArguments {
   int spares = 0;                                         ///< JobOptions::spares
   std::vector<std::string> inject;                        ///< drills, as runtime/worker/injection.h reads them
   int detect_budget_ms = 2000;                            ///< JobOptions::detect_budget_ms
+  runtime::JobMachines machines;                          ///< JobOptions::machines
   /// > 0: kernels take `paced` times their predicted time and compute nothing
   double paced = 0;
   std::int64_t checkpoint_every = -1, keep = -1;  ///< -1: the configuration's

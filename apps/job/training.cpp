@@ -212,6 +212,7 @@ JobOptions Training::options() {
   o.pin = a_.pin;
   o.tls = a_.tls;
   o.net_devices = a_.net_devices;
+  o.machines = a_.machines;
   for (const auto& prefix : a_.worker_prefixes) o.prefixes.push_back(split_words(prefix));
   o.throttle = p_.throttle;
   o.paced = a_.paced > 0 ? 1 : 0;

@@ -26,7 +26,7 @@ Coordinator::Coordinator(const Plan& plan, CoordinatorOptions options, JobCheckp
     : plan_(&plan), options_(with_places(std::move(options), plan.workers())), waits_(options_.detect_ns),
       checkpoints_(checkpoints), sink_(sink), told_(options_.session, options_.recovers),
       held_checkpoints_(checkpoints ? told_.observer(*checkpoints) : nullptr), all_(options_.places),
-      told_plan_(all_.begin(), all_.end()), home_{&plan, all_, {}} {
+      told_plan_(all_.begin(), all_.end()), home_{&plan, all_, {}, {}} {
   const auto ranks = static_cast<std::size_t>(plan.workers());
   REQUIRE(options_.places.size() == ranks, options_.places.size(), ranks);
   REQUIRE(std::set(options_.places.begin(), options_.places.end()).size() == ranks, ranks);
@@ -84,7 +84,7 @@ void Coordinator::heard(PlaceId from, const ControlFrame& frame, std::int64_t no
   told_.at(now_ns, fence_.generation().number);
   if (auto* m = std::get_if<Progress>(&*message)) return take_progress(rank, *m, now_ns);
   progressed(now_ns);
-  if (std::holds_alternative<Quiesced>(*message)) take_quiesced(rank, now_ns);
+  if (auto* m = std::get_if<Quiesced>(&*message)) take_quiesced(rank, *m, now_ns);
   else if (auto* m = std::get_if<WorkerAddress>(&*message)) take_address(rank, *m, now_ns);
   else if (auto* m = std::get_if<Ready>(&*message)) take_ready(rank, *m, now_ns);
   else if (auto* m = std::get_if<Spans>(&*message)) take_spans(rank, *m);
@@ -98,42 +98,48 @@ void Coordinator::distrust(PlaceId from, const Status& why, std::int64_t now_ns)
   blame(rank, Fault::corrupt, why.message(), now_ns);
 }
 
-void Coordinator::down(PlaceId place, const Status& how, ProcessEnd how_ended, std::int64_t now_ns) {
+void Coordinator::down(PlaceId place, const ProcessEnd& ended, std::int64_t now_ns) {
+  using Kind = ProcessEnd::Kind;
   const Rank rank = rank_of(place);
   if (over_ || stopped_.count(rank)) return;
-  if (const auto why = blamed_.find(rank); why != blamed_.end() && why->second.fault == Fault::corrupt)
-    how_ended = ProcessEnd::suspect;
-  if (how_ended == ProcessEnd::suspect) home_.suspect.insert(place);
+  Kind kind = ended.kind;
+  if (const auto why = blamed_.find(rank);
+      why != blamed_.end() && why->second.fault == Fault::corrupt && kind != Kind::lost)
+    kind = Kind::suspect;
+  if (kind == Kind::lost) home_.left.erase(place);  // and its memory with it
   if (rank < 0) {
-    if (gone_.insert(place).second) log_warn(how.message() + ": it had no part in the job, and is gone");
+    if (kind == Kind::suspect) home_.suspect.insert(place);
+    if (gone_.insert(place).second) log_warn(ended.how.message() + ": it had no part in the job, and is gone");
     return;
   }
-  if (checkpoint_rejected_ && how_ended == ProcessEnd::refused)
-    how_ended = ProcessEnd::worn;  // it could not restore it
-  const bool worn = how_ended == ProcessEnd::worn;
-  Status told = how;
+  note_left(place, ended.left, kind == Kind::suspect);
+  if (checkpoint_rejected_ && kind == Kind::refused) kind = Kind::worn;  // it could not restore it
+  const bool worn = kind == Kind::worn;
+  Status told = ended.how;
   if (const auto why = blamed_.find(rank); why != blamed_.end()) {
     if (why->second.killed)
-      told = Status(how.code(),
+      told = Status(ended.how.code(),
                     fmt::format("{}; {} was killed for it{}", why->second.why, worker(rank), why->second.report));
-    if (why->second.fault == Fault::slow && how_ended == ProcessEnd::ordinary) how_ended = ProcessEnd::worn;
+    if (why->second.fault == Fault::slow && kind == Kind::ordinary) kind = Kind::worn;
     blamed_.erase(why);
   } else if (suspicion_ && suspicion_->place == place && suspicion_->of_itself) {
-    told = Status(how.code(), how.message() + ": " + suspicion_->status.message());
+    told = Status(ended.how.code(), ended.how.message() + ": " + suspicion_->status.message());
   }
   const Status cause = sink_.with_last_log_lines(place, told);
   if (options_.recovers && session_->finished()) {  // its results are known
     stopped_.insert(rank);
     return;
   }
+  if (kind == Kind::lost && !options_.replan)
+    return end(cause.in("a machine is lost, and no other shape is asked for (--replace never)"), exit_worker);
   // What a process cannot do at the start it cannot do at the next one either.
-  if (!recovers() || (how_ended == ProcessEnd::refused && !begun_)) return end(cause, exit_worker);
+  if (!recovers() || (kind == Kind::refused && !begun_)) return end(cause, exit_worker);
   if (worn && phase_ == Phase::leaving && quiesced_.count(rank) == 0) {  // that is no loss
-    if (const Status s = start_again(rank, false, now_ns); !s.ok()) return end(s, exit_worker);
+    start_again(rank, false, now_ns);
     if (!over_ && !loss_ && all(quiesced_)) enter_places(now_ns);
     return;
   }
-  down_[rank] = how_ended;
+  down_[rank] = kind;
   lose(rank, "", cause, now_ns);
 }
 
@@ -256,13 +262,13 @@ JobState Coordinator::state() const {
 
 // ---- messages --------------------------------------------------------------------------------------
 
-void Coordinator::take_address(Rank from, WorkerAddress& address, std::int64_t now_ns) {
-  const bool fresh = addresses_.emplace(from, std::move(address)).second;
+void Coordinator::take_address(Rank from, const WorkerAddress& address, std::int64_t now_ns) {
+  const bool fresh = addresses_.emplace(from, address.blob).second;
   if (!fresh || static_cast<Rank>(addresses_.size()) != plan_->workers()) return;
   Connect connect{{}, -1, options_.restore};
   if (incident_) connect = choose_state(now_ns);
   if (over_) return;
-  for (const auto& [rank, a] : addresses_) connect.addresses[rank] = a.blob;
+  connect.addresses = addresses_;
   log_debug("all workers have an address and connect");
   send_all(connect);
 }

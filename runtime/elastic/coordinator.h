@@ -4,11 +4,11 @@
 // it its events.
 //
 // A job that recovers goes on in its next generation when a place is lost: the places that live leave the generation
-// (Abort, Quiesced), a new process takes the place of each that is dead, with the memory that it has left, all enter
-// the next one (Enter), and say which versions lie whole with them (WorkerAddress); the newest of which they have every
-// element together is the one to go on from (Connect). Where lost places are gone for good, or the job is asked to go
-// on in another shape, it takes another plan between Quiesced and Enter, and places take their state from where the
-// generation before has left it (decision 0031).
+// (Abort) and say which versions lie whole with them (Quiesced), as the agent that reaps a process says of its memory;
+// a new process takes the place of each that is dead, with the memory that it has left, and all enter the next one
+// (Enter); the newest version of which they have every element together is the one to go on from (Connect). Where lost
+// places are gone for good, or the job is asked to go on in another shape, it takes another plan between Quiesced and
+// Enter, and places take their state from where the generation before has left it (decision 0031).
 //
 //   CR-1  (the culprit) a place that loses a peer says so, and most likely is not the culprit: for culprit_ns the
 //         end of another place's process explains it;
@@ -65,42 +65,48 @@ class CoordinatorSink {
   /// `status` with the last lines of the log of a place's process.
   virtual Status with_last_log_lines(PlaceId of, const Status& status) = 0;
   /// Starts a process in a place whose process has ended, with the memory that it has left; `afresh`: with new memory.
-  /// Tells it plan and rank, in the coordinator's generation. Of a job that recovers. Error: none can be started.
-  virtual Status restart(PlaceId place, bool afresh) { return (void)place, (void)afresh, Status{}; }
+  /// Tells it plan and rank, in this generation. Of a job that recovers; where none can be started, end() follows.
+  virtual void restart(PlaceId place, JobGeneration of, bool afresh) { (void)place, (void)of, (void)afresh; }
   /// Ends the process of a place, which does not do what it is told; down() follows. Of a job that recovers.
   virtual void kill(PlaceId place) { (void)place; }
-  /// The job goes on with another plan, in the coordinator's generation: gives each of its places, by rank, new memory,
-  /// keeps what they and others have had, and tells them plan and rank. Of a job with CoordinatorOptions::replan, as
-  /// what follows. Error: there is no memory to be had.
-  virtual Status reshape(const Plan& plan, std::span<const PlaceId> places) {
-    return (void)plan, (void)places, Status{};
+  /// The job goes on with another plan, in this generation: gives each of its places, by rank, new memory, keeps what
+  /// they and others have had, and tells them plan and rank. Of a job with CoordinatorOptions::replan, as what follows.
+  /// Where there is no memory to be had, end() follows.
+  virtual void reshape(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) {
+    (void)plan, (void)places, (void)of;
   }
-  /// The versions that lie whole in the memory that a place had before reshape(), as rank `rank` of the plan `before`;
-  /// nullopt: it has no part in them. REQUIRES: no process writes there.
-  virtual std::optional<std::vector<std::int64_t>> held(PlaceId place, const Plan& before, Rank rank) {
-    return (void)place, (void)before, (void)rank, std::nullopt;
-  }
-  /// The name by which processes open the memory of a place: that which it had before reshape(), until settled().
+  /// Places of one machine have the same number, and open each other's memory.
+  virtual std::int32_t machine_of(PlaceId place) { return (void)place, 0; }
+  /// The name by which processes of its machine open the memory of a place: that which it had before reshape(), until
+  /// settled().
   virtual std::string memory_of(PlaceId place) { return (void)place, std::string(); }
-  /// All places have their state, and have voted: what they had before reshape() may go.
-  virtual void settled() {}
+  /// All places have their state, and have voted: what they had before reshape() may go, and all that places have that
+  /// the plan does not use.
+  virtual void settled(std::span<const PlaceId> used) { (void)used; }
   /// The job has no use for a place any more: its process may end.
   virtual void dismiss(PlaceId place) { (void)place; }
 };
 
 /// How the process of a place has ended.
-enum class ProcessEnd : std::uint8_t {
-  ordinary,
-  suspect,  ///< it may have written where it should not have (SIGSEGV): its memory is not used
-  refused,  ///< of itself: it has said what it could not do, or could not be executed
-  worn      ///< of itself, since it has left many generations (exit_worn): its place gets another one
+struct ProcessEnd {
+  enum class Kind : std::uint8_t {
+    ordinary,
+    suspect,  ///< it may have written where it should not have (SIGSEGV): its memory is not used
+    refused,  ///< of itself: it has said what it could not do, or could not be executed
+    worn,     ///< of itself, since it has left many generations (exit_worn): its place gets another one
+    lost      ///< with its machine, which is not reached any more: its place does not come back
+  };
+  Kind kind = Kind::ordinary;
+  Status how;                                        ///< "worker 1 (pid 12) was killed by signal 9 (Killed)"
+  WholeVersions left = std::vector<std::int64_t>();  ///< in the memory of the place, which no process writes now
 };
 
 struct CoordinatorOptions {
   SessionOptions session;
-  std::vector<PlaceId> places;     ///< by rank; empty: rank r is place r
-  int stall_s = 120;               ///< CR-2
-  std::function<void()> on_ready;  ///< all places are ready: the first step begins
+  std::vector<PlaceId> places;       ///< by rank; empty: rank r is place r
+  int stall_s = 120;                 ///< CR-2
+  std::function<void()> on_ready;    ///< all places are ready: the first step begins
+  std::function<void()> on_settled;  ///< a step of another plan is committed: the job stays with that plan
   /// A request to end has been taken, and the job saves this version first.
   std::function<void(const std::string& why, std::int64_t version)> on_pause;
   bool recovers = false;  ///< REQUIRES of the plan that it keeps versions, or copies: then session.copy_every too
@@ -154,6 +160,8 @@ class Coordinator {
   /// By rank of the plan that runs.
   const std::vector<PlaceId>& places() const { return options_.places; }
   const Plan& plan() const { return *plan_; }
+  /// The rank that a place has in that plan; -1: it has none.
+  Rank rank_of(PlaceId place) const;
   /// The processes of the places have been started, and know plan and rank: they enter.
   void started(std::int64_t now_ns);
   /// A message has come (CL-1 one generation).
@@ -163,7 +171,7 @@ class Coordinator {
   void distrust(PlaceId from, const Status& why, std::int64_t now_ns);
   /// The process of a place has ended, and everything that it has said was heard. Of processes that end together the
   /// lowest rank comes first. No effect on a place that has stopped.
-  void down(PlaceId place, const Status& how, ProcessEnd end, std::int64_t now_ns);
+  void down(PlaceId place, const ProcessEnd& ended, std::int64_t now_ns);
   /// After other events, and when it is wakes_ns(): takes what has become of checkpoints, and what time decides.
   void turn(std::int64_t now_ns);
   /// When turn() has something to do though nothing else has happened; the largest number: never. Without the time of
@@ -212,8 +220,6 @@ class Coordinator {
     Status cause;
   };
 
-  /// The rank that a place has in the plan; -1: it has none.
-  Rank rank_of(PlaceId place) const;
   /// "worker 2", by the number of the rank's place.
   std::string worker(Rank rank) const;
   /// Its place is gone for good.
@@ -229,8 +235,8 @@ class Coordinator {
   void take_progress(Rank from, const Progress& progress, std::int64_t now_ns);
   void send_all(const ToWorker& message) { sink_.send(options_.places, fence_.generation(), message); }
   void poll_checkpoints();
-  void take_quiesced(Rank from, std::int64_t now_ns);
-  void take_address(Rank from, WorkerAddress& address, std::int64_t now_ns);
+  void take_quiesced(Rank from, const Quiesced& quiesced, std::int64_t now_ns);
+  void take_address(Rank from, const WorkerAddress& address, std::int64_t now_ns);
   void take_ready(Rank from, const Ready& ready, std::int64_t now_ns);
   void take_spans(Rank from, Spans& spans);
   void take_stopped(Rank from, const Stopped& stopped, std::int64_t now_ns);
@@ -259,8 +265,8 @@ class Coordinator {
   void hold_for_change();
   /// Whether this incident is one too many (CR-4 giving up); then the job has ended.
   bool gives_up(const Loss& loss);
-  /// A new process takes the place of a rank, which counts as one that has left its generation. Error: of the sink.
-  Status start_again(Rank rank, bool afresh, std::int64_t now_ns);
+  /// A new process takes the place of a rank, which counts as one that has left its generation.
+  void start_again(Rank rank, bool afresh, std::int64_t now_ns);
   /// After its grace a job waits no longer than it must.
   std::int64_t leaving_may_take_ns() const { return ends_early_ ? CoordinatorWaits::least_ns : waits_.quiesce_ns; }
   void kill_who_stay(std::int64_t now_ns);
@@ -297,8 +303,14 @@ class Coordinator {
   void enter_places(std::int64_t now_ns);
   /// Goes on with another plan, where a change is due or places are gone.
   Status replan(std::int64_t now_ns);
-  /// What lies where the state of the job is.
-  Inventory inventory();
+  /// A place that has a rank has left these versions; `suspect`: in memory that is not used.
+  void note_left(PlaceId place, const WholeVersions& versions, bool suspect);
+  /// The machine that has all places of the plan; nullopt: several have them. A place opens memory of its machine only.
+  std::optional<std::int32_t> only_machine() const;
+  /// What lies where the state of the job is; where one machine has all places, what lies on it.
+  Inventory inventory() const;
+  /// Whether each place can open the memory that has what it lacks of a version.
+  bool can_reach(const Inventory& inventory, std::int64_t version) const;
   /// The newest version that the places hold together, none of whose predecessors is still read; nullopt: there is
   /// none.
   std::optional<std::int64_t> newest_held(const Inventory& inventory) const;
@@ -345,8 +357,9 @@ class Coordinator {
   /// Where the state lies: with the places of the last generation that has settled.
   struct {
     const Plan* plan;
-    std::vector<PlaceId> places;  // by rank
-    std::set<PlaceId> suspect;    // whose memory is not used
+    std::vector<PlaceId> places;            // by rank
+    std::map<PlaceId, WholeVersions> left;  // by those that have left that generation since, or died
+    std::set<PlaceId> suspect;              // whose memory is not used
   } home_;
 
   // Of the generation.
@@ -355,7 +368,7 @@ class Coordinator {
   std::int64_t begins_with_ = 0;      // the version with which the session begins
   bool begun_ = false;                // a session has begun
   std::set<Rank> quiesced_, ready_, stopped_;
-  std::map<Rank, WorkerAddress> addresses_;
+  std::map<Rank, std::string> addresses_;
   std::optional<std::int64_t> explain_until_ns_;  // the places have been asked
   std::int64_t explain_quiet_ns_ = 0;             // since there was no progress for so long
   std::map<Rank, std::string> explanations_;
@@ -392,12 +405,12 @@ class Coordinator {
   // Of incidents.
   std::optional<Incident> incident_;
   std::optional<Loss> loss_;
-  bool checkpoint_rejected_ = false;  // by places that are about to end, since they could not restore it
-  std::map<Rank, ProcessEnd> down_;   // places whose process has ended and is not started anew yet
-  int in_a_row_ = 0;                  // incidents without a new commit in between
-  int generations_ = 0;               // that the open incident has taken
-  std::int64_t furthest_ = -1;        // the most that was committed at an incident
-  std::int64_t last_version_ = 0;     // from which the job went on after the last incident
+  bool checkpoint_rejected_ = false;       // by places that are about to end, since they could not restore it
+  std::map<Rank, ProcessEnd::Kind> down_;  // places whose process has ended and is not started anew yet
+  int in_a_row_ = 0;                       // incidents without a new commit in between
+  int generations_ = 0;                    // that the open incident has taken
+  std::int64_t furthest_ = -1;             // the most that was committed at an incident
+  std::int64_t last_version_ = 0;          // from which the job went on after the last incident
   std::pair<std::string, std::int64_t> last_failed_;  // actor, and the step at which it did
 };
 

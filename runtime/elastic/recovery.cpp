@@ -139,23 +139,22 @@ void Coordinator::leave_generation(std::int64_t now_ns) {
   }
   sink_.send(alive, fence_.generation(), Abort{});
   for (const auto& [rank, how] : std::exchange(down_, {})) {
-    if (options_.replan && how != ProcessEnd::worn) {
+    if (options_.replan && how != ProcessEnd::Kind::worn) {
       gone_.insert(options_.places[static_cast<std::size_t>(rank)]);
       quiesced_.insert(rank);
-    } else if (const Status s = start_again(rank, how == ProcessEnd::suspect, now_ns); !s.ok()) {
-      return end(s, exit_worker);
+    } else {
+      start_again(rank, how == ProcessEnd::Kind::suspect, now_ns);
     }
   }
   if (!over_ && all(quiesced_)) enter_places(now_ns);
 }
 
-Status Coordinator::start_again(Rank rank, bool afresh, std::int64_t now_ns) {
+void Coordinator::start_again(Rank rank, bool afresh, std::int64_t now_ns) {
   quiesced_.insert(rank);
   if (watched_plan_ == plan_ && stragglers_->forget(rank) && options_.on_straggler)
     options_.on_straggler({place_number(rank), 1, session_->committed(), true});  // another process
   pulses_[static_cast<std::size_t>(rank)] = {now_ns + start_may_take_ns(), 0, false, true, {}};
-  return sink_.restart(options_.places[static_cast<std::size_t>(rank)], afresh)
-      .in(worker(rank) + " cannot be started again");
+  sink_.restart(options_.places[static_cast<std::size_t>(rank)], fence_.generation(), afresh);
 }
 
 bool Coordinator::gives_up(const Loss& loss) {
@@ -306,8 +305,17 @@ void Coordinator::take_stall(std::int64_t now_ns) {
   recover(now_ns);
 }
 
-void Coordinator::take_quiesced(Rank from, std::int64_t now_ns) {
-  if (phase_ == Phase::leaving && quiesced_.insert(from).second && all(quiesced_)) enter_places(now_ns);
+void Coordinator::note_left(PlaceId place, const WholeVersions& versions, bool suspect) {
+  if (suspect) home_.suspect.insert(place);
+  if (home_.plan != plan_) return;  // the state of the job lies where it has lain
+  home_.left[place] = versions;
+  if (!suspect) home_.suspect.erase(place);  // its memory is new since it was
+}
+
+void Coordinator::take_quiesced(Rank from, const Quiesced& quiesced, std::int64_t now_ns) {
+  if (phase_ != Phase::leaving) return;
+  note_left(options_.places[static_cast<std::size_t>(from)], quiesced.versions, false);
+  if (quiesced_.insert(from).second && all(quiesced_)) enter_places(now_ns);
 }
 
 void Coordinator::enter_places(std::int64_t now_ns) {
@@ -364,26 +372,40 @@ Status Coordinator::replan(std::int64_t now_ns) {
   blamed_.clear();
   if (result_.places.size() < options_.places.size()) result_.places.resize(options_.places.size());
   log_debug(fmt::format("the job goes on as {}", chosen->shape));
-  return sink_.reshape(*plan_, options_.places);
+  sink_.reshape(*plan_, options_.places, fence_.generation());
+  return {};
 }
 
-Inventory Coordinator::inventory() {
+std::optional<std::int32_t> Coordinator::only_machine() const {
+  const std::int32_t machine = sink_.machine_of(options_.places.front());
+  const auto is_there = [&](PlaceId place) { return sink_.machine_of(place) == machine; };
+  if (!std::all_of(options_.places.begin(), options_.places.end(), is_there)) return std::nullopt;
+  return machine;
+}
+
+Inventory Coordinator::inventory() const {
   Inventory inventory(*home_.plan);
+  const auto machine = only_machine();
   for (Rank r = 0; r < home_.plan->workers(); ++r) {
     const PlaceId place = home_.places[static_cast<std::size_t>(r)];
-    if (home_.plan != plan_) {
-      if (home_.suspect.count(place) == 0) inventory.holds(r, sink_.held(place, *home_.plan, r));
-    } else if (const auto it = addresses_.find(r); it != addresses_.end()) {
-      inventory.holds(r, it->second.versions);
-    }
+    const auto it = home_.left.find(place);
+    const bool used = it != home_.left.end() && home_.suspect.count(place) == 0;
+    if (used && (!machine || sink_.machine_of(place) == *machine)) inventory.holds(r, it->second);
   }
   return inventory;
+}
+
+bool Coordinator::can_reach(const Inventory& inventory, std::int64_t version) const {
+  if (only_machine()) return true;                             // the inventory is of that machine
+  bool stays = home_.plan == plan_ && !plan_->keeps_copies();  // each place has what it needs
+  for (Rank r = 0; stays && r < plan_->workers(); ++r) stays = inventory.holds(r, version);
+  return stays;
 }
 
 std::optional<std::int64_t> Coordinator::newest_held(const Inventory& inventory) const {
   std::int64_t most = session_->committed();
   if (const auto read = session_->oldest_read()) most = std::min(most, *read);
-  return inventory.newest([&](std::int64_t v) { return v <= most && session_->sums_of(v); });
+  return inventory.newest([&](std::int64_t v) { return v <= most && session_->sums_of(v) && can_reach(inventory, v); });
 }
 
 StateHome Coordinator::home_of(std::int64_t version, const Inventory& inventory) {
@@ -408,7 +430,8 @@ void Coordinator::settle() {
   if (home_.plan != plan_) {
     home_.plan = plan_;
     home_.places = options_.places;
-    sink_.settled();
+    sink_.settled(options_.places);
+    if (options_.on_settled) options_.on_settled();
   }
   int spares = options_.spares;
   for (const PlaceId place : available())
@@ -417,6 +440,7 @@ void Coordinator::settle() {
       sink_.dismiss(place);
     }
   planned_ = false;
+  home_.left.clear();
   home_.suspect.clear();
 }
 

@@ -15,9 +15,9 @@
 #include "devices/files/file_storage.h"
 #include "devices/host_memory.h"
 #include "devices/process/descriptors.h"
+#include "runtime/agents/launcher.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/last_words.h"
-#include "runtime/launch/launcher.h"
 #include "runtime/place/local_plan.h"
 #include "runtime/plan/plan_io.h"
 #include "runtime/session/control.h"
@@ -156,6 +156,13 @@ Status check_ranges(const JobOptions& o, Rank workers) {
     return refuse("detect_budget_ms", o.detect_budget_ms, "use 100 to 600000");
   if (o.grace_s < 0 || o.grace_s > 86'400) return refuse("grace_s", o.grace_s, "use 0 to 86400");
   if (o.spares < 0 || o.spares > 1024) return refuse("spares", o.spares, "use 0 to 1024");
+  if (o.machines.count < 0 || o.machines.count > 65'536)
+    return refuse("machines.count", o.machines.count, "use 0 for this machine, or 1 to 65536");
+  if (o.machines.count > 0 && (o.machines.listen.empty() || o.machines.token_file.empty()))
+    return refuse("machines.count", o.machines.count, "say where agents join (listen), and with which token_file");
+  if (o.machines.count > 0 && o.pin)
+    return invalid("JobOptions::pin is set, and the job has other machines: their cores are not known here");
+  if (o.machines.wait_s < 1) return refuse("machines.wait_s", o.machines.wait_s, "use 1 second or more");
   if (o.stall_s < 1) return refuse("stall_s", o.stall_s, "use 1 second or more");
   if (o.memory_bytes_max < 0)
     return refuse("memory_bytes_max", o.memory_bytes_max, "use 0 for what the machine has, or a number of bytes");
@@ -264,7 +271,8 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
   if (options.spares > 0 && options.replaces)
     return invalid("JobOptions::spares is set, and lost workers come back: set `replaces` to false");
   for (const Injection& i : options.inject) TROUPE_TRY(check_injection(plan, i));
-  TROUPE_TRY(check_memory(plan, options.memory_bytes_max));
+  if (options.machines.count == 0 || options.memory_bytes_max > 0)  // else it is of other machines
+    TROUPE_TRY(check_memory(plan, options.memory_bytes_max));
   TROUPE_TRY(check_descriptors(plan));
   return options.pin ? check_cores(plan, options.threads) : Status{};
 }

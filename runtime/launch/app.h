@@ -23,6 +23,14 @@
 
 namespace troupe::runtime {
 
+/// The machines of a job.
+struct JobMachines {
+  int count = 0;           ///< so many agents join, from any machine, and have all workers; 0: this machine has them
+  std::string listen;      ///< where they join: HOST:PORT
+  std::string token_file;  ///< the secret that they share (runtime/agents/token.h)
+  int wait_s = 60;         ///< for how long the job waits for them
+};
+
 struct JobOptions {
   /// A program of `readers` or a payload of `feed` that the plan does not take ends the job with exit_worker.
   SessionOptions session;
@@ -33,10 +41,11 @@ struct JobOptions {
   std::vector<std::vector<std::string>> prefixes;  ///< per rank: a command put before the worker's
   TraceWindow trace;                               ///< steps whose spans PlaceResult has
   std::int64_t memory_bytes_max = 0;               ///< of all workers together; 0: what this machine has available
-  bool pin = false;                                ///< each compute thread to a core of its own, rank by rank
-  std::vector<comm::Throttle> throttle;            ///< links between workers that are slowed down
-  double paced = 0;                                ///< > 0: kernels take what the plan predicts, times this
-  bool run_kernels = true;                         ///< paced only
+  JobMachines machines;
+  bool pin = false;                      ///< each compute thread to a core of its own, rank by rank
+  std::vector<comm::Throttle> throttle;  ///< links between workers that are slowed down
+  double paced = 0;                      ///< > 0: kernels take what the plan predicts, times this
+  bool run_kernels = true;               ///< paced only
   /// The job goes on when a worker is lost: in a new process, which finds parameters and moments where the old one
   /// has left them in memory. For plans with CompileOptions::keeps_version, or with keeps_copies and
   /// SessionOptions::copy_every, of user-defined actors that give the same outputs for the same inputs, step and

@@ -2,52 +2,36 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstring>
+#include <deque>
+#include <limits>
 #include <set>
 #include <span>
 
 #include "checkpoint/catalog.h"
-#include "devices/base/check.h"
 #include "devices/base/log.h"
+#include "devices/base/text_table.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
 #include "devices/host_memory.h"
 #include "devices/process/descriptors.h"
 #include "devices/process/end_signals.h"
+#include "runtime/agents/agent_port.h"
+#include "runtime/agents/agent_process.h"
 #include "runtime/elastic/coordinator.h"
 #include "runtime/launch/fresh_number.h"
 #include "runtime/launch/hello.h"
+#include "runtime/launch/job_places.h"
 #include "runtime/launch/job_socket.h"
-#include "runtime/launch/launcher.h"
 #include "runtime/launch/shape_plans.h"
-#include "runtime/plan/plan_io.h"
-#include "runtime/worker/kept_state.h"
+#include "runtime/place/local_plan.h"
 
 namespace troupe::runtime {
 
 namespace {
-
-ProcessEnd end_of(std::optional<int> status) {
-  if (!status) return ProcessEnd::suspect;
-  constexpr auto errors = std::to_array<int>({SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT});
-  if (WIFSIGNALED(*status) && std::find(errors.begin(), errors.end(), WTERMSIG(*status)) != errors.end())
-    return ProcessEnd::suspect;
-  if (!WIFEXITED(*status)) return ProcessEnd::ordinary;
-  constexpr int cannot_execute = 126, not_found = 127;  // of a prefix
-  switch (WEXITSTATUS(*status)) {
-    case exit_worn: return ProcessEnd::worn;
-    case exit_worker:
-    case cannot_execute:
-    case not_found: return ProcessEnd::refused;
-    default: return ProcessEnd::ordinary;
-  }
-}
 
 /// Bytes that places of another plan may need together, while those of `before` run: what the machine has available,
 /// and what those give back, which is all but the state: that lies twice for a while.
@@ -61,14 +45,15 @@ std::int64_t room_beside(const Plan& before) {
 
 /// The parent's side of a job: polls links, logs, deaths and signals, and brings them to the coordinator, which
 /// decides.
-class Job final : private CoordinatorSink {
+class Job {
  public:
   Job(const Plan& plan, JobOptions options, int killed_ms)
       : plan_(plan), options_(std::move(options)), killed_ms_(killed_ms),
         disk_(options_.checkpoint.dir.empty() ? nullptr : device_.create_stream("checkpoints", 1)),
         checkpoints_(make_checkpoints()), shapes_(make_shapes()),
         planning_(shapes_ ? device_.create_stream("shapes", 1) : nullptr),
-        coordinator_(plan_, coordinator_options(), checkpoints_.get(), *this) {}
+        places_(options_, [this](PlaceId place, const std::string& line) { log(place, line); }),
+        coordinator_(plan_, coordinator_options(), checkpoints_.get(), places_) {}
 
   JobResult run() {
     on_signal();  // one that has come while the caller held signals back
@@ -82,9 +67,9 @@ class Job final : private CoordinatorSink {
     JobResult result = coordinator_.take_result();
     if (result.late_messages > 0)
       log_debug(fmt::format("{} control messages of other generations were dropped", result.late_messages));
-    const auto line = [this](Rank rank, const std::string& text) { log(rank, text); };
     const int grace_ms = result.status.ok() || coordinator_.pause().begun() ? 2000 : 500;
-    if (const Status ended = launcher_.finish(grace_ms, line, killed_ms_); !ended.ok()) left_behind(result, ended);
+    if (const Status ended = places_.finish(grace_ms, killed_ms_); !ended.ok()) left_behind(result, ended);
+    places_.bring_to(coordinator_, clock_.now_ns());  // what their logs still had
     // The caller may begin again with another checkpoint: a signal that came meanwhile ends that job.
     if (result.status.code() == Code::damaged) signals_.pass_on();
     if (shapes_) shapes_->stop();
@@ -98,6 +83,7 @@ class Job final : private CoordinatorSink {
     c.session = o.session;
     c.stall_s = o.stall_s;
     c.on_ready = o.on_ready;
+    c.on_settled = [this] { prepare_shapes(); };
     c.on_pause = o.on_pause;
     c.recovers = o.recovers;
     c.spares = o.spares;
@@ -107,7 +93,7 @@ class Job final : private CoordinatorSink {
     c.inputs_unchanged = o.inputs_unchanged;
     c.on_incident = o.on_incident;
     c.on_straggler = o.on_straggler;
-    if (o.paced == 0) c.places_at_once = std::ssize(usable_cores()) / std::max(1, o.threads);
+    if (o.paced == 0 && o.machines.count == 0) c.places_at_once = std::ssize(usable_cores()) / std::max(1, o.threads);
     if (shapes_ && !o.replaces)
       c.replan = [this](const Plan& before, std::int64_t places) { return shapes_->choose(before, places); };
     return c;
@@ -117,13 +103,79 @@ class Job final : private CoordinatorSink {
     if (!options_.replan) return nullptr;
     return std::make_unique<ShapePlans>(
         options_.replan, plan_.keeps_copies(),
-        [most = options_.memory_bytes_max](const Plan& before) { return most > 0 ? most : room_beside(before); });
+        [most = options_.memory_bytes_max, machines = options_.machines.count](const Plan& before) {
+          if (most == 0 && machines > 0) return std::numeric_limits<std::int64_t>::max();  // it is of other machines
+          return most > 0 ? most : room_beside(before);
+        });
   }
 
   void begin() {
-    if (Status s = checkpoints_ ? checkpoints_->begin(fresh_number()) : Status{}; !s.ok())
+    if (Status s = find_machines(); !s.ok()) coordinator_.end(s, s.code() == Code::invalid ? exit_usage : exit_worker);
+    else if (coordinator_.over()) return;  // by a signal
+    else if (s = checkpoints_ ? checkpoints_->begin(fresh_number()) : Status{}; !s.ok())
       coordinator_.end(s, exit_checkpoint);
     else if (s = start(); !s.ok()) coordinator_.end(s, exit_worker);
+  }
+
+  /// Waits for the agents of other machines, where the job has any.
+  Status find_machines() {
+    const JobMachines& o = options_.machines;
+    if (o.count == 0) return places_.use_this_machine(), Status{};
+    TROUPE_ASSIGN(const TokenKey token, read_token(o.token_file));
+    TROUPE_ASSIGN(const std::string program, program_fingerprint());
+    TROUPE_ASSIGN(port_, AgentPort::open(o.listen, token));
+    log_info(fmt::format("waits for the agents of {} at {}", counted(o.count, "machine"), port_->address()));
+    const std::int64_t until_ns = clock_.now_ns() + o.wait_s * std::int64_t{1'000'000'000};
+    std::vector<AgentPort::Joined> joined;
+    while (std::ssize(joined) < o.count) {
+      PollSet set;
+      port_->watch(set);
+      bool signal = false;
+      set.add(signals_.fd(), POLLIN, [&signal](short happened) { signal = happened != 0; });
+      std::set<std::string> gone;  // by machine
+      for (const AgentPort::Joined& one : joined)
+        set.add(one.connection->fd(), one.connection->events(), [&](short happened) {
+          std::deque<std::vector<std::byte>> early;
+          if (happened != 0 && !one.connection->serve(early).ok()) gone.insert(one.joins.machine);
+        });
+      if (set.wait(200)) set.serve();
+      std::erase_if(joined, [&](const auto& one) { return gone.count(one.joins.machine) > 0; });
+      port_->turn(clock_.now_ns());
+      for (AgentPort::Joined& one : port_->take_joined()) {
+        if (const Status s = may_join(one.joins, joined, program); !s.ok()) refuse(one, s);
+        else if (std::ssize(joined) < o.count) joined.push_back(std::move(one));
+        else refuse(one, Status(Code::unavailable, "the job has all its machines"));
+      }
+      if (signal) return on_signal(), Status{};
+      if (clock_.now_ns() >= until_ns)
+        return Status(Code::unavailable, fmt::format("{} of {} machines have joined within {} s (troupe agent --join)",
+                                                     joined.size(), o.count, o.wait_s));
+    }
+    // By name: the same machines always have the same ranks.
+    std::sort(joined.begin(), joined.end(),
+              [](const auto& a, const auto& b) { return a.joins.machine < b.joins.machine; });
+    for (AgentPort::Joined& one : joined) {
+      log_info(fmt::format("machine {} ({}) joins, with {}", one.joins.machine, one.peer,
+                           counted(one.joins.places, "place")));
+      places_.add_machine(std::move(one));
+    }
+    if (const std::int64_t need = plan_.workers() + options_.spares; places_.room() < need)
+      return invalid(fmt::format("the job needs {}, and its machines have {}: give an agent more (--places)",
+                                 counted(need, "place"), places_.room()));
+    return {};
+  }
+  static Status may_join(const Joins& joins, const std::vector<AgentPort::Joined>& others, const std::string& program) {
+    if (joins.program != program)
+      return invalid("machine " + joins.machine +
+                     " runs another executable than the job: install the same build on all machines");
+    for (const AgentPort::Joined& other : others)
+      if (other.joins.machine == joins.machine)
+        return invalid("there is a machine " + joins.machine + " already: name it otherwise (--name)");
+    return {};
+  }
+  static void refuse(AgentPort::Joined& joined, const Status& why) {
+    log_warn(fmt::format("{} is refused: {}", joined.peer, why.message()));
+    (void)joined.connection->post(encode(ToAgent(Refused{why.message()}))).ok();
   }
 
   std::unique_ptr<CheckpointTracker> make_checkpoints() {
@@ -141,12 +193,15 @@ class Job final : private CoordinatorSink {
 
   Status start() {
     coordinator_.enter({fresh_number(), checkpoints_ ? checkpoints_->claim().generation : 1});
-    for (Rank r = 0; r < plan_.workers(); ++r) TROUPE_TRY(start_process(r));
     const CheckpointTarget save = checkpoints_ ? CheckpointTarget{options_.checkpoint.dir, checkpoints_->claim().job}
                                                : CheckpointTarget{};
-    hellos_ = hellos(options_, plan_.workers(), save);
-    for (int i = 0; i < options_.spares; ++i) TROUPE_TRY(start_another());
-    tell_plan(plan_, coordinator_.places());
+    places_.begin(hellos(options_, plan_.workers(), save));
+    for (std::int64_t n = plan_.workers() + options_.spares; n > 0; --n) {
+      const PlaceId place = places_.start();
+      places_.bring_to(coordinator_, clock_.now_ns());
+      TROUPE_TRY(places_.have_started(std::span(&place, 1)).status());
+    }
+    places_.tell_plan(plan_, coordinator_.places(), coordinator_.generation());
     if (!options_.replaces && shapes_for(plan_, plan_.workers() - 1).empty())
       log_warn(
           fmt::format("the loss of any worker{} will end the job: {} has nothing to give up, and no other shape runs "
@@ -160,103 +215,6 @@ class Job final : private CoordinatorSink {
     return {};
   }
 
-  Status start_process(Rank place) {
-    TROUPE_TRY(launcher_.start(prefix(place), options_.recovers));
-    log_debug(fmt::format("{} is process {}", worker(place), launcher_.workers()[place].pid));
-    return {};
-  }
-  /// A place that has no rank so far.
-  Status start_another() {
-    const auto place = static_cast<Rank>(launcher_.workers().size());
-    Hello hello = hellos_.front();
-    hello.place = place;
-    hello.cores.clear();
-    hello.net_device.clear();
-    hello.injections.clear();
-    hellos_.push_back(hello);  // first: a process may have been started, and not be watched
-    const Status started = start_process(place);
-    if (static_cast<Rank>(launcher_.workers().size()) > place) coordinator_.add_place(PlaceId{place});
-    else hellos_.pop_back();
-    return started;
-  }
-
-  std::vector<std::string> prefix(Rank r) const {
-    const auto i = static_cast<std::size_t>(r);
-    return i < options_.prefixes.size() ? options_.prefixes[i] : std::vector<std::string>{};
-  }
-
-  /// What a process hears first, and when its job goes on with another plan.
-  void tell_plan(const Plan& plan, std::span<const PlaceId> places) {
-    send(places, coordinator_.generation(), PlanBytes{write_plan(plan)});
-    for (const PlaceId& place : places)
-      send(std::span(&place, 1), coordinator_.generation(), hellos_[static_cast<std::size_t>(place)]);
-  }
-
-  // ---- CoordinatorSink ------------------------------------------------------------------------------
-
-  void send(std::span<const PlaceId> to, JobGeneration of, const ToWorker& message) override {
-    // The same bytes to each worker: a plan may be large, and a job may have many.
-    const auto bytes = std::make_shared<const std::vector<std::byte>>(encode(message));
-    for (const PlaceId place : to) post(static_cast<Rank>(place), of, bytes);
-  }
-  Status with_last_log_lines(PlaceId of, const Status& status) override {
-    auto& w = launcher_.workers()[static_cast<Rank>(of)];
-    launcher_.read_log(w, [&](const std::string& line) { log(static_cast<Rank>(of), line); });
-    return w.with_last_lines(status);
-  }
-  Status restart(PlaceId place, bool afresh) override {
-    const Rank r = static_cast<Rank>(place);
-    broken_.erase(r);
-    told_down_.erase(r);
-    auto& w = launcher_.workers()[r];
-    TROUPE_TRY(launcher_.restart(w, prefix(r), afresh, [&](const std::string& line) { log(r, line); }));
-    log_debug(fmt::format("{} is process {} now", worker(r), w.pid));
-    Hello& hello = hellos_[static_cast<std::size_t>(r)];
-    hello.injections.clear();  // they have hit the place's first process
-    hello.memory.clear();      // it has been given it
-    tell_plan(coordinator_.plan(), std::span(&place, 1));
-    return {};
-  }
-  Status reshape(const Plan& plan, std::span<const PlaceId> places) override {
-    for (std::size_t rank = 0; rank < places.size(); ++rank) {
-      WorkerProcess& w = launcher_.workers()[static_cast<Rank>(places[rank])];
-      TROUPE_TRY(Launcher::renew_memory(w));
-      Hello& hello = hellos_[static_cast<std::size_t>(places[rank])];
-      hello.rank = static_cast<Rank>(rank);
-      hello.memory = kept_memory_name(w.memory_fd);
-      hello.injections.clear();  // the process has them
-    }
-    tell_plan(plan, places);
-    return {};
-  }
-  std::optional<std::vector<std::int64_t>> held(PlaceId place, const Plan& plan, Rank rank) override {
-    const auto local = local_plan(plan, rank);
-    ASSERT(local.ok(), local.status().message());
-    const auto area = map_to_read(memory_of(place));
-    if (area.ok() && static_cast<std::int64_t>((*area)->size()) >= local->kept_bytes())
-      return whole_versions(plan, *local, (*area)->data());
-    log_debug(fmt::format("{}: {}", worker(static_cast<Rank>(place)), area.status().message()));
-    return std::vector<std::int64_t>();
-  }
-  std::string memory_of(PlaceId place) override {
-    const WorkerProcess& w = launcher_.workers()[static_cast<Rank>(place)];
-    return kept_memory_name(w.home_fd >= 0 ? w.home_fd : w.memory_fd);
-  }
-  void dismiss(PlaceId place) override {
-    WorkerProcess& w = launcher_.workers()[static_cast<Rank>(place)];
-    log_debug(worker(static_cast<Rank>(place)) + " has no part in the job any more, and ends");
-    w.link.reset();  // its process ends
-    broken_.insert(static_cast<Rank>(place));
-  }
-  void settled() override {
-    auto& workers = launcher_.workers();
-    for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r) {
-      const auto& places = coordinator_.places();
-      const bool used = std::find(places.begin(), places.end(), PlaceId{r}) != places.end();
-      Launcher::forget_memory(workers[r], used);
-    }
-    prepare_shapes();
-  }
   /// For the loss of one place, and of two, where no spare takes their part.
   void prepare_shapes() {
     if (!shapes_ || options_.replaces) return;
@@ -265,67 +223,40 @@ class Job final : private CoordinatorSink {
       if (left > 0 && left < coordinator_.plan().workers())
         shapes_->prepare(coordinator_.plan(), left, *planning_, left == available - 1);
   }
-  void kill(PlaceId place) override { launcher_.workers()[static_cast<Rank>(place)].signal(SIGKILL); }
-  void post(Rank to, JobGeneration of, SharedBytes message) {
-    auto& w = launcher_.workers()[to];
-    // turn() notices a broken link where it reads; the exit of the worker's process says why.
-    const Status s = w.link ? w.link->post(of, std::move(message)) : Status{};
-    if (!s.ok() && s.code() != Code::unavailable) coordinator_.end(s.in(worker(to)), exit_worker);
-  }
 
   // ---- events ---------------------------------------------------------------------------------------
 
   void turn() {
-    auto& workers = launcher_.workers();
-    std::vector<pollfd> fds;
-    std::vector<std::pair<int, Rank>> what;  // 0 link, 1 log, 2 death, 3 signal, 4 socket
-    auto add = [&](int fd, int kind, Rank r, short events = POLLIN) {
-      if (fd < 0) return;
-      fds.push_back({fd, events, 0});
-      what.push_back({kind, r});
-    };
-    for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r) {
-      auto& w = workers[r];
-      // A worker that does not read must not delay the other workers, nor signals.
-      const short more = w.link && w.link->unsent() ? POLLOUT : 0;
-      if (w.link && !broken_.count(r)) add(w.link->fd(), 0, r, static_cast<short>(POLLIN | more));
-      add(w.log_fd, 1, r);
-      if (w.held) launcher_.reap(w);  // once a turn: its pidfd stays readable
-      else if (!w.exited) add(w.pidfd, 2, r);
-    }
-    add(signals_.fd(), 3, 0);
+    PollSet set;
+    places_.watch(set);
+    if (port_) port_->watch(set);
+    bool signal = false;
+    set.add(signals_.fd(), POLLIN, [&signal](short happened) { signal = happened != 0; });
     if (socket_)
-      for (const int fd : socket_->fds()) add(fd, 4, 0);
+      for (const int fd : socket_->fds()) set.add(fd, POLLIN, [](short) {});  // serve_socket() looks at all
     constexpr std::int64_t poll_ms = 200;
-    const std::int64_t before_ns = clock_.now_ns();
-    const std::int64_t wait_ms = std::clamp((coordinator_.wakes_ns() - before_ns) / 1'000'000 + 1, std::int64_t{0},
-                                            poll_ms);
-    const bool polled = ::poll(fds.data(), fds.size(), static_cast<int>(wait_ms)) >= 0;
+    const std::int64_t most_ms = port_ ? std::min<std::int64_t>(poll_ms, options_.detect_budget_ms / 8) : poll_ms;
+    const std::int64_t wait_ms = std::clamp((coordinator_.wakes_ns() - clock_.now_ns()) / 1'000'000 + 1,
+                                            std::int64_t{0}, most_ms);
+    const bool polled = set.wait(static_cast<int>(wait_ms));
     // While this process was stopped (Ctrl-Z, a suspended machine), or busy with what an application does when it is
     // told something, it read no link.
     const std::int64_t polled_ns = clock_.now_ns();
     if (polled_ns - std::exchange(polled_ns_, polled_ns) > 5 * poll_ms * 1'000'000)
-      coordinator_.resumed_after_stop(polled_ns);
-    for (std::size_t i = 0; i < fds.size() && !coordinator_.over(); ++i) {
-      const auto [kind, r] = what[i];
-      if (kind == 0 && !workers[r].link) continue;  // dismissed in this turn
-      if (kind == 0 && (fds[i].revents & POLLOUT) != 0) (void)workers[r].link->flush().ok();
-      if (kind == 0 && (fds[i].revents & ~POLLOUT) != 0) read_link(r);
-      else if (kind == 0 && polled && workers[r].exited) broken_.insert(r);  // since before; its child holds the link
-      if (fds[i].revents == 0) continue;
-      if (kind == 1) launcher_.read_log(workers[r], [&, rank = r](const std::string& line) { log(rank, line); });
-      else if (kind == 2) workers[r].held = !launcher_.reap(workers[r]);
-      else if (kind == 3) on_signal();
+      coordinator_.resumed_after_stop(polled_ns), places_.resumed_after_stop(polled_ns);
+    if (polled) set.serve();
+    if (polled) places_.turn(polled_ns);
+    if (port_) {
+      port_->turn(clock_.now_ns());
+      for (AgentPort::Joined& one : port_->take_joined())
+        refuse(one, Status(Code::unavailable, "the job has all its machines"));
     }
-    for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
-      if (workers[r].exited && broken_.count(r) && told_down_.insert(r).second) {  // all its messages are read
-        const Status how(Code::unavailable, fmt::format("{} (pid {}) {}", worker(r), workers[r].pid,
-                                                        describe_exit(workers[r].wait_status)));
-        coordinator_.down(PlaceId{r}, how, end_of(workers[r].wait_status), clock_.now_ns());
-      }
+    places_.bring_to(coordinator_, clock_.now_ns());
+    if (signal && !coordinator_.over()) on_signal();
     check_output();
     if (socket_ && !coordinator_.over()) serve_socket();
-    coordinator_.turn(polled_ns);  // until then links have been read
+    coordinator_.turn(polled_ns);                     // until then links have been read
+    places_.bring_to(coordinator_, clock_.now_ns());  // what came of its orders
   }
 
   // ---- requests of other processes ------------------------------------------------------------------
@@ -338,13 +269,18 @@ class Job final : private CoordinatorSink {
     });
     using namespace std::chrono_literals;
     if (!scaled_ || scaled_->wait_for(0s) != std::future_status::ready) return;
-    const auto chosen = std::exchange(scaled_, std::nullopt)->get();
-    if (chosen.ok() && chosen->shape == shape_of(coordinator_.plan()) && coordinator_.may_change().ok())
-      return socket_->reply("the job goes on as " + chosen->shape + ", as it does already");
-    const Status s = chosen.ok() ? go_on_as(*chosen) : chosen.status();
-    socket_->reply(
-        s.ok() ? fmt::format("the job goes on as {} (predicted: {:.3g} ms a step)", chosen->shape, chosen->step_s * 1e3)
-               : "troupe: " + s.message());
+    const auto& chosen = scaled_->get();
+    if (chosen.ok() && chosen->shape == shape_of(coordinator_.plan()) && coordinator_.may_change().ok()) {
+      socket_->reply("the job goes on as " + chosen->shape + ", as it does already");
+      return scaled_.reset();
+    }
+    const Expected<bool> goes_on = chosen.ok() ? go_on_as(*chosen) : Expected<bool>(chosen.status());
+    if (goes_on.ok() && !*goes_on) return;  // places are being started
+    socket_->reply(goes_on.ok() ? fmt::format("the job goes on as {} (predicted: {:.3g} ms a step)", chosen->shape,
+                                              chosen->step_s * 1e3)
+                                : "troupe: " + goes_on.status().message());
+    scaled_.reset();
+    added_.clear();
   }
 
   /// Begins to go on in another shape; what is wrong, or nullopt: the answer comes later.
@@ -359,9 +295,20 @@ class Job final : private CoordinatorSink {
     scaled_ = shapes_->compile(coordinator_.plan(), *dp, *planning_);
     return std::nullopt;
   }
-  Status go_on_as(const ChosenPlan& chosen) {
+  /// False: not yet, until the places that it lacks have been started.
+  Expected<bool> go_on_as(const ChosenPlan& chosen) {
+    auto done = try_to_go_on_as(chosen);
+    if (!done.ok())
+      for (const PlaceId place : added_)
+        if (places_.pid(place) > 0) places_.dismiss(place);
+    return done;
+  }
+  Expected<bool> try_to_go_on_as(const ChosenPlan& chosen) {
     TROUPE_TRY(coordinator_.may_change());
     const std::int64_t more = chosen.plan->workers() - std::ssize(coordinator_.available());
+    if (added_.empty() && more > places_.room())
+      return Status(Code::exhausted, fmt::format("{} needs {} more workers, and the job's machines take {} more",
+                                                 chosen.shape, more, places_.room()));
     const std::int64_t places = std::ssize(coordinator_.available()) + std::max<std::int64_t>(0, more);
     // A control link, a log, a pidfd, and for a while two memories of each.
     if (const std::int64_t need = 32 + 5 * places; need > descriptors_max())
@@ -369,23 +316,20 @@ class Job final : private CoordinatorSink {
                     fmt::format("{} workers need {} file descriptors, and the job's process may have {}: raise the "
                                 "limit (ulimit -n) before it begins",
                                 places, need, descriptors_max()));
-    const auto before = launcher_.workers().size();
-    const Status s = change_with_more(chosen);
-    for (std::size_t place = before; !s.ok() && place < launcher_.workers().size(); ++place)
-      dismiss(PlaceId{static_cast<Rank>(place)});
-    return s;
-  }
-  Status change_with_more(const ChosenPlan& chosen) {
-    while (std::ssize(coordinator_.available()) < chosen.plan->workers()) TROUPE_TRY(start_another());
-    return coordinator_.change(chosen, "asked to go on as " + chosen.shape, clock_.now_ns());
+    for (std::int64_t n = added_.empty() ? more : 0; n > 0; --n) {
+      added_.push_back(places_.start());
+      places_.bring_to(coordinator_, clock_.now_ns());
+      TROUPE_TRY(places_.have_started(added_).status());
+    }
+    TROUPE_ASSIGN(const bool started, places_.have_started(added_));
+    if (!started) return false;
+    TROUPE_TRY(coordinator_.change(chosen, "asked to go on as " + chosen.shape, clock_.now_ns()));
+    return true;
   }
 
   std::string state_text() {
     JobState state = coordinator_.state();
-    for (JobState::Place& place : state.places) {
-      const WorkerProcess& w = launcher_.workers()[static_cast<Rank>(place.place)];
-      place.pid = w.exited ? -1 : w.pid;
-    }
+    for (JobState::Place& place : state.places) place.pid = places_.pid(PlaceId{place.place});
     return to_text(state, clock_.now_ns());
   }
 
@@ -402,11 +346,11 @@ class Job final : private CoordinatorSink {
       if (Status s = options_.give_up(); !s.ok()) coordinator_.end(std::move(s), exit_output);
   }
 
-  void log(Rank rank, const std::string& line) {
-    if (options_.on_log) options_.on_log(rank, line);
-    else pass_log_line(worker(rank), line);
+  void log(PlaceId place, const std::string& line) {
+    const auto number = static_cast<Rank>(place);
+    if (options_.on_log) options_.on_log(number, line);
+    else pass_log_line(fmt::format("worker {}", number), line);
   }
-  static std::string worker(Rank rank) { return fmt::format("worker {}", rank); }
 
   /// The first signal lets a job that saves checkpoints end with one of the step that is under way; a later one but
   /// SIGHUP, and the first of any other job, ends it at once.
@@ -414,17 +358,6 @@ class Job final : private CoordinatorSink {
     const auto signal = signals_.take();
     if (!signal || coordinator_.pause().covers(*signal == SIGHUP, clock_.now_ns())) return;
     coordinator_.interrupt(std::string("interrupted by ") + ::strsignal(*signal), exit_interrupted, clock_.now_ns());
-  }
-
-  void read_link(Rank r) {
-    std::deque<ControlFrame> frames;
-    const Status s = launcher_.workers()[r].link->receive(frames);
-    for (const ControlFrame& frame : frames) coordinator_.heard(PlaceId{r}, frame, clock_.now_ns());
-    if (coordinator_.over()) return;
-    if (s.ok()) return;
-    if (s.code() != Code::unavailable) coordinator_.distrust(PlaceId{r}, s.in(worker(r)), clock_.now_ns());
-    broken_.insert(r);  // its process is about to end, or has been told to
-    log_debug(worker(r) + ": " + s.message());
   }
 
   EndSignals signals_;  // from before the first worker starts
@@ -439,13 +372,12 @@ class Job final : private CoordinatorSink {
   std::unique_ptr<ShapePlans> shapes_;              // null: the job keeps its shape
   std::unique_ptr<Stream> planning_;                // destroyed before what it works for
   std::unique_ptr<JobSocket> socket_;
+  std::unique_ptr<AgentPort> port_;                                 // null: the job has this machine only
   std::optional<std::shared_future<Expected<ChosenPlan>>> scaled_;  // a shape that was asked for is compiled
+  std::vector<PlaceId> added_;                                      // for that shape
+  JobPlaces places_;
   Coordinator coordinator_;
-  std::vector<Hello> hellos_;  // by place
-  Launcher launcher_;
   std::int64_t polled_ns_ = clock_.now_ns();  // when this process last looked
-  std::set<Rank> broken_;                     // links that have ended
-  std::set<Rank> told_down_;                  // of these, places whose process has ended
 };
 
 }  // namespace

@@ -2,8 +2,8 @@
 // all.
 #pragma once
 
+#include "runtime/agents/launcher.h"
 #include "runtime/launch/app.h"
-#include "runtime/launch/launcher.h"
 
 namespace troupe::runtime {
 

@@ -25,7 +25,7 @@ SimJob::SimJob(const Plan& plan, const kernels::OpSet& ops, const actors::UserAc
 }
 
 SimOutcome SimJob::run() {
-  for (const PlaceId place : coordinator_.places()) hello(place);
+  for (const PlaceId place : coordinator_.places()) hello(place, coordinator_.generation());
   coordinator_.started(loop_.now_ns());
   while (!coordinator_.over()) turn();
   coordinator_.finish_checkpoints();
@@ -100,13 +100,13 @@ void SimJob::send(std::span<const PlaceId> to, JobGeneration of, const ToWorker&
   }
 }
 
-void SimJob::hello(PlaceId place) {
+void SimJob::hello(PlaceId place, JobGeneration of) {
   const auto& places = coordinator_.places();
   Hello hello;
   hello.rank = static_cast<Rank>(std::find(places.begin(), places.end(), place) - places.begin());
   shapes_.push_back({&coordinator_.plan(), places});
   places_[static_cast<std::size_t>(place)].told_shape = &shapes_.back();
-  send(std::span(&place, 1), coordinator_.generation(), hello);
+  send(std::span(&place, 1), of, hello);
 }
 
 void SimJob::arrive(Rank r, const ControlFrame& frame) {

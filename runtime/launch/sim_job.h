@@ -66,13 +66,12 @@ class SimJob final : private CoordinatorSink {
   void send(std::span<const PlaceId> to, JobGeneration of, const ToWorker& message) override;
   Status with_last_log_lines(PlaceId, const Status& status) override { return status; }
 
-  void hello(PlaceId place);
-  Status restart(PlaceId id, bool afresh) override;
+  void hello(PlaceId place, JobGeneration of);
+  void restart(PlaceId id, JobGeneration of, bool afresh) override;
   void kill(PlaceId place) override { kill(static_cast<Rank>(place), false); }
-  Status reshape(const Plan& plan, std::span<const PlaceId> places) override;
-  std::optional<std::vector<std::int64_t>> held(PlaceId place, const Plan& plan, Rank rank) override;
+  void reshape(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) override;
   std::string memory_of(PlaceId place) override { return std::to_string(static_cast<Rank>(place)); }
-  void settled() override;
+  void settled(std::span<const PlaceId> used) override;
   void dismiss(PlaceId place) override;
 
   /// At a place, as in its process (worker_process.cpp).
@@ -110,6 +109,8 @@ class SimJob final : private CoordinatorSink {
 
   /// What a place was writing as it died, or left its generation, is garbage, and what no generation hands on.
   void spoil(Rank r);
+  /// What lies in the memory of the place, whose process writes nothing. It need not have heard the plan.
+  WholeVersions left_in(Rank r) const;
 
   void cut(Rank a, Rank b);
   void heal(Rank a, Rank b);

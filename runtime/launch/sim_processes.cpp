@@ -26,7 +26,7 @@ void SimJob::beat(Rank r) {
   after(beat_ns, r, [this, r] { beat(r); });
 }
 
-Status SimJob::restart(PlaceId id, bool afresh) {
+void SimJob::restart(PlaceId id, JobGeneration of, bool afresh) {
   const Rank r = static_cast<Rank>(id);
   SimPlace& place = places_[r];
   ASSERT(place.state == SimPlace::State::gone, r);
@@ -36,27 +36,26 @@ Status SimJob::restart(PlaceId id, bool afresh) {
   ++place.process;
   place.to_ns = loop_.now_ns() + starting_ns + random_ns(starting_ns) + slow_random_ns();
   if (afresh) place.memory.reset();
-  hello(id);
-  return {};
+  hello(id, of);
 }
 
-Status SimJob::reshape(const Plan&, std::span<const PlaceId> places) {
+void SimJob::reshape(const Plan&, std::span<const PlaceId> places, JobGeneration of) {
   for (const PlaceId id : places) {
     SimPlace& place = places_[static_cast<Rank>(id)];
     if (!place.home) place.home = std::move(place.memory);
     place.memory.reset();
-    hello(id);
+    hello(id, of);
   }
-  return {};
 }
 
-std::optional<std::vector<std::int64_t>> SimJob::held(PlaceId id, const Plan& plan, Rank rank) {
-  const SimPlace& place = places_[static_cast<Rank>(id)];
-  Buffer* memory = place.home ? place.home.get() : place.memory.get();
-  const auto local = local_plan(plan, rank);
+WholeVersions SimJob::left_in(Rank r) const {
+  const SimPlace& place = places_[r];
+  if (!place.memory || !place.told_shape) return std::vector<std::int64_t>();
+  const auto& [plan, places] = *place.told_shape;
+  const auto rank = std::find(places.begin(), places.end(), PlaceId{r}) - places.begin();
+  const auto local = local_plan(*plan, static_cast<Rank>(rank));
   ASSERT(local.ok(), local.status().message());
-  if (!memory) return std::vector<std::int64_t>();
-  return whole_versions(plan, *local, memory->data());
+  return whole_versions(*plan, *local, place.memory->data());
 }
 
 void SimJob::dismiss(PlaceId id) {
@@ -65,7 +64,7 @@ void SimJob::dismiss(PlaceId id) {
   if (place.state == SimPlace::State::runs) kill(static_cast<Rank>(id), false);
 }
 
-void SimJob::settled() {
+void SimJob::settled(std::span<const PlaceId>) {
   for (SimPlace& place : places_) place.home.reset();
 }
 
@@ -84,7 +83,7 @@ void SimJob::leave(Rank r) {
     p.transport.reset();
     if (p.memory && p.shape) spoil(r);
     p.leaves = false;
-    tell_coordinator(r, of, Quiesced{});
+    tell_coordinator(r, of, Quiesced{left_in(r)});
     if (std::exchange(p.enters, false)) open(r);
   });
 }
@@ -96,19 +95,15 @@ void SimJob::open(Rank r) {
   const JobGeneration of = place.fence.generation();
   place.transport = std::make_unique<RankedTransport>(network_.open(r, of.job, of.number), place.rank,
                                                       place.shape->places);
-  WorkerAddress address{"simulated", {}};
-  if (options_.recovers) {
+  if (options_.recovers && !place.memory) {
     const auto local = local_plan(*place.shape->plan, place.rank);
     ASSERT(local.ok(), local.status().message());
-    if (!place.memory) {
-      const bool copies = place.shape->plan->keeps_copies();
-      auto memory = allocate_host(static_cast<std::size_t>(copies ? local->kept_bytes() : local->pool_bytes));
-      ASSERT(memory.ok(), memory.status().message());
-      place.memory = *std::move(memory);
-    }
-    address.versions = whole_versions(*place.shape->plan, *local, place.memory->data());
+    const bool copies = place.shape->plan->keeps_copies();
+    auto memory = allocate_host(static_cast<std::size_t>(copies ? local->kept_bytes() : local->pool_bytes));
+    ASSERT(memory.ok(), memory.status().message());
+    place.memory = *std::move(memory);
   }
-  tell_coordinator(r, of, std::move(address));
+  tell_coordinator(r, of, WorkerAddress{"simulated"});
 }
 
 void SimJob::take_home(const SimPlace& place, const StateHome& home, WorkerEnv& env) {
@@ -270,9 +265,11 @@ void SimJob::kill(Rank r, bool suspect) {
     // The job, or its at_end, may still look at the worker; a new process has another.
     SimPlace& gone = places_[r];
     if (gone.memory && gone.shape) spoil(r);
+    using Kind = ProcessEnd::Kind;
+    ProcessEnd ended{suspect ? Kind::suspect : Kind::ordinary,
+                     Status(Code::unavailable, fmt::format("worker {} was killed", r)), left_in(r)};
     if (options_.recovers) bury(gone);
-    coordinator_.down(PlaceId{r}, Status(Code::unavailable, fmt::format("worker {} was killed", r)),
-                      suspect ? ProcessEnd::suspect : ProcessEnd::ordinary, loop_.now_ns());
+    coordinator_.down(PlaceId{r}, ended, loop_.now_ns());
   });
 }
 

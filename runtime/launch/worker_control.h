@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "comm/link_watch.h"
+#include "runtime/agents/control_link.h"
 #include "runtime/elastic/generation_fence.h"
-#include "runtime/launch/control_link.h"
 #include "runtime/worker/act_watch.h"
 
 namespace troupe::runtime {

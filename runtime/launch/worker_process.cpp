@@ -24,8 +24,8 @@
 #include "devices/host_memory.h"
 #include "devices/paced/paced_device.h"
 #include "devices/process/descriptors.h"
+#include "runtime/agents/launcher.h"
 #include "runtime/launch/app.h"
-#include "runtime/launch/launcher.h"
 #include "runtime/launch/worker_control.h"
 #include "runtime/launch/worker_log.h"
 #include "runtime/plan/plan_io.h"
@@ -165,9 +165,9 @@ class PlaceProcess {
       } else if (std::holds_alternative<Enter>(message)) {
         if (injector_) injector_->on_cut({}), injector_->pass("enter");  // no transport is open
         if (const auto code = run_generation()) return *code;
-        tell(Quiesced{});
+        tell(Quiesced{whole()});
       } else if (std::holds_alternative<Abort>(message)) {  // of a generation that it has not entered
-        tell(Quiesced{});
+        tell(Quiesced{whole()});
       } else if (std::holds_alternative<ExplainAll>(message)) {
         tell(Explained{"waits for the other places to leave their generation\n"});
       } else {
@@ -231,6 +231,12 @@ class PlaceProcess {
     return {};
   }
 
+  /// What lies in the memory of the place. REQUIRES: no worker writes there.
+  WholeVersions whole() const {
+    if (!memory_) return std::vector<std::int64_t>();
+    return whole_versions(plan_, *local_plan(plan_, hello_.rank), memory_->data());
+  }
+
   Expected<std::unique_ptr<comm::UcxTransport>> open_transport() {
     comm::UcxOptions ucx;
     ucx.rank = hello_.rank;
@@ -283,12 +289,7 @@ class PlaceProcess {
     const JobGeneration generation = control_.generation();
     auto opened = open_transport();
     if (!opened.ok()) return fail(opened.status());
-    WorkerAddress address{(*opened)->address(), {}};
-    if (memory_) {
-      const auto local = local_plan(plan_, hello_.rank);
-      address.versions = whole_versions(plan_, *local, memory_->data());
-    }
-    tell(address);
+    tell(WorkerAddress{(*opened)->address()});
     auto after_address = control_.next();
     while (std::holds_alternative<ExplainAll>(after_address)) {
       tell(Explained{"waits for the addresses of its peers\n"});

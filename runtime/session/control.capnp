@@ -42,7 +42,7 @@ struct ToWorker {
 
 struct FromWorker {
   union {
-    address :group { blob @0 :Data; holdsAny @26 :Bool; versions @27 :List(Int64); }
+    address @0 :Data;
     ready :group { restoredBytes @1 :Int64; restoreS @20 :Float64; healedBytes @33 :Int64; }
     closed :group { program @2 :Int32; step @3 :Int64; reports @4 :List(Report); busyNs @5 :Int64; gradients @25 :Gradients; }
     report :group { program @6 :Int32; report @7 :Report; }
@@ -50,8 +50,8 @@ struct FromWorker {
     failed :group { actor @8 :Text; code @9 :UInt8; message @10 :Text; }
     explanation @11 :Text;
     spans :group { spans @12 :List(Span); dropped @17 :Int64; }
-    progress :group { acts @16 :Int64; busy @29 :Bool; stuck @30 :Text; stuckMs @31 :Int64; unheard @34 :List(Int32); }
+    progress :group { acts @16 :Int64; busy @29 :Bool; stuck @30 :Text; stuckMs @31 :Int64; unheard @28 :List(Int32); }
     stopped :group { peakBytes @13 :Int64; sentBytes @14 :UInt64; receivedBytes @15 :UInt64; fileBytes @18 :Int64; sharedBytes @19 :Int64; missed @32 :List(Text); }
-    quiesced @28 :Void;
+    quiesced :group { holdsAny @26 :Bool; versions @27 :List(Int64); }
   }
 }

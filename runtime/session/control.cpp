@@ -2,19 +2,13 @@
 
 #include <algorithm>
 
+#include "devices/base/overloaded.h"
 #include "devices/base/wire.h"
 #include "runtime/session/control.capnp.h"
 
 namespace troupe::runtime {
 
 namespace {
-
-template <class... Fs>
-struct Overloaded : Fs... {
-  using Fs::operator()...;
-};
-template <class... Fs>
-Overloaded(Fs...) -> Overloaded<Fs...>;
 
 kj::ArrayPtr<const kj::byte> data(const std::vector<std::byte>& v) {
   return {reinterpret_cast<const kj::byte*>(v.data()), v.size()};
@@ -169,15 +163,14 @@ std::vector<std::byte> encode(const FromWorker& in) {
   capnp::MallocMessageBuilder message;
   auto b = message.initRoot<wire::FromWorker>();
   std::visit(Overloaded{
-                 [&](const WorkerAddress& m) {
-                   auto x = b.initAddress();
-                   x.setBlob(data(m.blob));
+                 [&](const WorkerAddress& m) { b.setAddress(data(m.blob)); },
+                 [&](const Quiesced& m) {
+                   auto x = b.initQuiesced();
                    x.setHoldsAny(m.versions.has_value());
                    if (!m.versions) return;
                    auto list = x.initVersions(static_cast<unsigned>(m.versions->size()));
                    for (unsigned i = 0; i < list.size(); ++i) list.set(i, (*m.versions)[i]);
                  },
-                 [&](const Quiesced&) { b.setQuiesced(); },
                  [&](const Ready& m) {
                    auto x = b.initReady();
                    x.setRestoredBytes(m.restored_bytes);
@@ -315,15 +308,14 @@ Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
   return read_message<wire::FromWorker, FromWorker>(
       in, "malformed control message", [](wire::FromWorker::Reader r) -> FromWorker {
         switch (r.which()) {
-          case wire::FromWorker::ADDRESS: {
-            const auto a = r.getAddress();
-            WorkerAddress address{text(a.getBlob()), {}};
-            if (!a.getHoldsAny()) return address;
-            address.versions.emplace();
-            for (auto v : a.getVersions()) address.versions->push_back(v);
-            return address;
+          case wire::FromWorker::ADDRESS: return WorkerAddress{text(r.getAddress())};
+          case wire::FromWorker::QUIESCED: {
+            const auto q = r.getQuiesced();
+            if (!q.getHoldsAny()) return Quiesced{};
+            Quiesced quiesced{std::vector<std::int64_t>()};
+            for (auto v : q.getVersions()) quiesced.versions->push_back(v);
+            return quiesced;
           }
-          case wire::FromWorker::QUIESCED: return Quiesced{};
           case wire::FromWorker::READY: {
             const auto x = r.getReady();
             return Ready{x.getRestoredBytes(), x.getRestoreS(), x.getHealedBytes()};

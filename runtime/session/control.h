@@ -121,11 +121,13 @@ using ToWorker =
 /// Of a generation that begins.
 struct WorkerAddress {
   std::string blob;
-  /// The versions that lie whole in the memory of the place; nullopt: it has no part in them.
-  std::optional<std::vector<std::int64_t>> versions;
 };
-/// The place has left the generation before that of this message.
-struct Quiesced {};
+/// The versions that lie whole in the memory of a place, in order; nullopt: it has no part in them.
+using WholeVersions = std::optional<std::vector<std::int64_t>>;
+/// The place has left the generation before that of this message, and writes nothing until it enters another one.
+struct Quiesced {
+  WholeVersions versions;
+};
 /// The worker may begin. Bytes of a checkpoint that it has read itself, the time until it had restored all its parts,
 /// and bytes that it has taken from the memory of other places.
 struct Ready {

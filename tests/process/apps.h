@@ -13,9 +13,9 @@
 #include <string>
 
 #include "kernels/rules.h"
+#include "runtime/agents/control_link.h"
+#include "runtime/agents/launcher.h"
 #include "runtime/launch/app.h"
-#include "runtime/launch/control_link.h"
-#include "runtime/launch/launcher.h"
 #include "tests/runtime/mlp.h"
 
 /// Never comes back from its act of step 1.

@@ -1,4 +1,4 @@
-#include "runtime/launch/launcher.h"
+#include "runtime/agents/launcher.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -158,10 +158,11 @@ TEST_CASE(
   CHECK(say(2, PlanBytes{write_plan(*p)}));
   CHECK(say(2, Hello{}));
   CHECK(say(2, Enter{}));
-  CHECK_FALSE(hears(2, WorkerAddress{}).versions);  // it has no memory that outlives it
-  CHECK(say(3, Abort{}));                           // before the addresses of its peers
-  hears(3, Quiesced{});
-  CHECK(say(4, Abort{}));  // before it has entered
+  hears(2, WorkerAddress{});
+  CHECK(say(3, Abort{}));  // before the addresses of its peers
+  const WholeVersions none = std::vector<std::int64_t>();
+  CHECK(hears(3, Quiesced{}).versions == none);  // it has no memory that outlives it
+  CHECK(say(4, Abort{}));                        // before it has entered
   hears(4, Quiesced{});
   CHECK(say(4, Enter{}));
   const WorkerAddress address = hears(4, WorkerAddress{});

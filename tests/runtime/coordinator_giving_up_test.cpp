@@ -24,15 +24,17 @@ TEST_CASE("steps between incidents count from the version that the job went on f
   ThreePlaces job(nullptr, 1);
   job.enter();
   for (std::int64_t step = 0; step < 9; ++step) job.commit(step);
+  job.all_hold({8, 9});
   job.down(1, 0, true);
   job.leave({0, 2});
-  job.enter({{0, {{8, 9}}}, {1, {{}}}, {2, {{8, 9}}}});  // from the beginning
+  job.enter();  // from the beginning
   for (std::int64_t step = 0; step < 6; ++step) {
     job.commit(step);
+    job.all_hold({step + 1});
     job.down(1);
     REQUIRE_FALSE(job.coordinator.over());
     job.leave({0, 2});
-    job.go_on({step + 1});
+    job.enter();
     job.hear(0, Progress{step + 1, false, {}, 0});
   }
 }
@@ -42,10 +44,11 @@ TEST_CASE("the third incident in a row without a step ends the job for good; a s
   job.enter();
   job.commit(0);
   const auto incident = [&](const std::vector<std::int64_t>& held) {
+    job.all_hold(held);
     job.down(1);
     if (job.coordinator.over()) return;
     job.leave({0, 2});
-    job.go_on(held);
+    job.enter();
     job.hear(0, Progress{1, false, {}, 0});
   };
   incident({0, 1});
@@ -71,10 +74,11 @@ TEST_CASE("steps that are only repeated do not begin the count of incidents anew
     int incidents = 0;
     for (; incidents < 5 && !job.coordinator.over(); ++incidents) {
       for (std::int64_t step = 0; step < 3 + (further ? incidents : 0); ++step) job.commit(step);
+      job.all_hold({});
       job.down(1);
       if (job.coordinator.over()) break;
       job.leave({0, 2});
-      job.go_on({});  // nothing is whole: it goes back to its first version
+      job.enter();  // nothing is whole: it goes back to its first version
       job.hear(0, Progress{1, false, {}, 0});
     }
     CHECK(incidents == (further ? 5 : 2));
@@ -88,11 +92,12 @@ TEST_CASE("an actor that fails is given another chance; one that fails at the sa
     ThreePlaces job;
     job.enter();
     job.commit(0);
+    job.all_hold({0, 1});
     job.fail(1);
     CHECK(job.who<Abort>(3) == RankList{0, 1, 2});
     CHECK(job.restarted.empty());
     job.leave({0, 1, 2});
-    job.go_on({0, 1});
+    job.enter();
     if (!same) job.commit(1);
     job.fail(1);
     CHECK(job.coordinator.over() == same);
@@ -130,8 +135,9 @@ TEST_CASE("two actors that fail at one step, one after the other, are no actor t
     job.hear(1, WorkerFailed{actor, Status(Code::io, "the tape is torn")});
     job.coordinator.turn(0);
     REQUIRE_FALSE(job.coordinator.over());
+    job.all_hold({1});
     job.leave({0, 1, 2});
-    job.go_on({1});
+    job.enter();
     job.hear(0, Progress{1, false, {}, 0});
   }
   CHECK_FALSE(job.coordinator.over());

@@ -17,8 +17,9 @@ TEST_CASE(
   CHECK(job.coordinator.wakes_ns() == grace_ns);
   job.coordinator.turn(grace_ns);
   CHECK(job.who<Abort>(40) == RankList{0, 1, 2});
+  job.all_hold({2, 3});
   job.leave({0, 1, 2});
-  job.go_on({2, 3});
+  job.enter();
   CHECK(job.last<Connect>().adopt == 3);
   job.coordinator.turn(grace_ns + ms);
   CHECK(job.coordinator.generation().number == 40);  // it is not left again
@@ -39,12 +40,13 @@ TEST_CASE("a job that is asked to end while it recovers ends with the version th
   ThreePlaces job(&checkpoints);
   job.enter();
   job.commit(0);
+  job.all_hold({0, 1});
   job.down(1);
   job.coordinator.interrupt("interrupted by Terminated", exit_interrupted, 0);
   CHECK_FALSE(job.coordinator.over());
   CHECK(job.coordinator.pause().version() == 3);
   job.leave({0, 2});
-  job.go_on({0, 1});
+  job.enter();
   job.commit(1);
   job.commit(2);
   CHECK(job.last<CommitStep>().step == 2);
@@ -70,9 +72,10 @@ TEST_CASE("a job that ends early ends at once where a checkpoint is as new as wh
     job.hear(0, Progress{1, true, {}, 0}, grace_ns - ms);  // not silent
     for (Rank r : {1, 2}) job.hear(r, Progress{1, true, {}, 0}, grace_ns - ms);
     job.coordinator.turn(grace_ns);
+    job.all_hold({2});
     job.leave({0, 1, 2});
     REQUIRE_FALSE(job.coordinator.over());
-    for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", {{2}}}, grace_ns);
+    for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"}, grace_ns);
     CHECK(job.coordinator.over() == (saved == 2));
     if (saved != 2) continue;
     const JobResult r = job.result();
@@ -96,7 +99,7 @@ TEST_CASE("after the grace a place that does not leave is killed as soon as ever
   for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{1, true, {}, 0}, grace_ns - ms);
   job.coordinator.turn(grace_ns);
   job.coordinator.turn(grace_ns);
-  for (Rank r : {0, 2}) job.hear(r, Quiesced{}, grace_ns);
+  for (Rank r : {0, 2}) job.hear(r, Quiesced{job.holds[r]}, grace_ns);
   job.coordinator.turn(grace_ns + CoordinatorWaits::least_ns - 1);
   CHECK(job.killed.empty());
   job.coordinator.turn(grace_ns + CoordinatorWaits::least_ns);

@@ -40,44 +40,38 @@ TEST_CASE("when a place is lost the others leave its generation, it is started a
   job.enter();
   for (std::int64_t step = 0; step < 5; ++step) job.commit(step);
   CHECK(job.told == std::vector<std::int64_t>{0, 1, 2, 3});
+  job.holds = {{0, Versions{4, 5}}, {1, Versions{5}}, {2, Versions{4, 5}}};
+  std::int64_t goes_on_from = 5;
+  StateHome home;
+  SUBCASE("with the newest version, where all hold it") {}
+  SUBCASE("with the newest version, where some hold it and have all of it: the others take it from them") {
+    job.holds[1] = Versions{4};
+    home = {{}, {"of 0", "", "of 2"}, {0, 1, 2}};  // of the same plan
+  }
+  SUBCASE("else with the one before") {
+    job.all_hold({4});
+    goes_on_from = 4;
+  }
+  SUBCASE("a place without parameters holds what the others do") { job.holds[1].reset(); }
   job.down(1, 10 * ms);
   CHECK_FALSE(job.coordinator.over());
   CHECK(job.coordinator.generation() == JobGeneration{7, 3});
   CHECK(job.who<Abort>(3) == RankList{0, 2});
   CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, false}});
-  job.hear(0, Quiesced{}, 11 * ms);
-  job.hear(0, Quiesced{}, 11 * ms);
+  for (int times = 0; times < 2; ++times) job.hear(0, Quiesced{job.holds[0]}, 11 * ms);
   CHECK(job.who<Enter>(3).empty());
-  job.hear(2, Quiesced{}, 12 * ms);
+  job.hear(2, Quiesced{job.holds[2]}, 12 * ms);
   CHECK(job.who<Enter>(3) == RankList{0, 1, 2});
-  SUBCASE("with the newest version, where all hold it") {
-    job.enter({{0, {{4, 5}}}, {1, {{5}}}, {2, {{4, 5}}}}, 20 * ms);
-    CHECK(job.last<Connect>().adopt == 5);
-    CHECK(job.last<BeginRun>().step == 5);
-    CHECK(job.told == std::vector<std::int64_t>{0, 1, 2, 3, 4});
-    CHECK(job.incidents.empty());  // before the first act
-  }
-  SUBCASE("with the newest version, where some hold it and have all of it: the others take it from them") {
-    job.enter({{0, {{4, 5}}}, {1, {{4}}}, {2, {{4, 5}}}}, 20 * ms);
-    const Connect connect = job.last<Connect>();
-    CHECK(connect.adopt == 5);
-    CHECK(connect.home.plan.empty());  // of the same plan
-    CHECK(connect.home.areas == std::vector<std::string>{"of 0", "", "of 2"});
-    CHECK(connect.home.own == std::vector<Rank>{0, 1, 2});
-    CHECK(job.last<BeginRun>().step == 5);
-  }
-  SUBCASE("else with the one before") {
-    job.enter({{0, {{4}}}, {1, {{4}}}, {2, {{4}}}}, 20 * ms);
-    CHECK(job.last<Connect>().home == StateHome{});
-    CHECK(job.last<Connect>().adopt == 4);
-    CHECK(job.last<BeginRun>().step == 4);
+  job.enter(20 * ms);
+  CHECK(job.last<Connect>().adopt == goes_on_from);
+  CHECK(job.last<Connect>().home == home);
+  CHECK(job.last<BeginRun>().step == goes_on_from);
+  CHECK(job.incidents.empty());  // before the first act
+  CHECK(std::ssize(job.told) == goes_on_from);
+  if (goes_on_from == 4) {
     job.commit(4);
     job.commit(5);
     CHECK(job.told == std::vector<std::int64_t>{0, 1, 2, 3, 4});
-  }
-  SUBCASE("a place without parameters holds what the others do") {
-    job.enter({{0, {{4, 5}}}, {2, {{4, 5}}}}, 20 * ms);
-    CHECK(job.last<Connect>().adopt == 5);
   }
   job.hear(2, Progress{1, false, {}, 0}, 30 * ms);
   REQUIRE(job.incidents.size() == 1);
@@ -100,9 +94,10 @@ TEST_CASE("the session goes on with the sums of the version that it goes on from
   const SumState newest = job.coordinator.session().sums();
   const SumState before = *job.coordinator.session().sums_of(2);
   CHECK(before.updates == 2);
+  job.all_hold({2});
   job.down(1);
   job.leave({0, 2});
-  job.go_on({2});
+  job.enter();
   CHECK(job.coordinator.session().sums() == before);
   job.commit(2);
   CHECK(job.coordinator.session().sums() == newest);
@@ -113,9 +108,10 @@ TEST_CASE("what places have said in the generation before is dropped, a vote for
   job.enter();
   job.commit(0);
   const ControlFrame late{{7, 2}, encode(FromWorker(job.vote_of(1, 1)))};
+  job.all_hold({0, 1});
   job.down(2);
   job.leave({0, 1});
-  job.go_on({0, 1});
+  job.enter();
   job.coordinator.heard(PlaceId{1}, late, 0);
   for (const Rank r : {0, 2}) job.hear(r, job.vote_of(r, 1));
   CHECK(job.coordinator.committed() == 1);
@@ -135,11 +131,12 @@ TEST_CASE(
     job.enter();
     for (std::int64_t step = 0; step < 4; ++step) job.commit(step);
     if (saved) checkpoints.saved = {"step-2", 2, *job.coordinator.session().sums_of(3)};
+    job.all_hold({3, 4});
     job.down(1, 0, true);
     CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, true}});
     CHECK(job.coordinator.generation().number == 40);  // the claim's
     job.leave({0, 2});
-    job.enter({{0, {{3, 4}}}, {1, {{}}}, {2, {{3, 4}}}});
+    job.enter();
     CHECK(job.last<Connect>().adopt == -1);
     CHECK(job.last<Connect>().restore == (saved ? "step-2" : "checkpoint to begin from"));
     CHECK(job.last<BeginRun>().step == (saved ? 2 : 0));
@@ -153,9 +150,10 @@ TEST_CASE("a repeated step that comes out otherwise than it was told ends the jo
   ThreePlaces job(nullptr, 1);
   job.enter();
   for (std::int64_t step = 0; step < 4; ++step) job.commit(step);
+  job.all_hold({3, 4});
   job.down(1, 0, true);
   job.leave({0, 2});
-  job.enter({{0, {{3, 4}}}, {1, {{}}}, {2, {{3, 4}}}});
+  job.enter();
   for (Rank r = 0; r < 3; ++r) {
     Closed vote = job.vote_of(r, 0);
     if (r == 0) vote.reports[0].values = {1.5};
@@ -172,6 +170,7 @@ TEST_CASE("a place that does not leave its generation is killed, and its end is 
   ThreePlaces job;
   job.enter();
   job.commit(0);
+  job.all_hold({0, 1});
   job.down(1, 0);
   job.leave({0});
   job.coordinator.turn(0);  // the wait begins once the places are told
@@ -183,7 +182,7 @@ TEST_CASE("a place that does not leave its generation is killed, and its end is 
   job.down(2, waits.quiesce_ns + ms);
   CHECK(job.who<Abort>(4) == RankList{0, 1});
   job.leave({0, 1});
-  job.go_on({0, 1});
+  job.enter();
   job.hear(0, Progress{1, false, {}, 0});
   REQUIRE(job.incidents.size() == 1);
   CHECK(job.incidents[0].lost == RankList{1, 2});
@@ -198,12 +197,13 @@ TEST_CASE("a process that says what is wrong with it, and ends, is lost for that
   ThreePlaces job;
   job.enter();
   job.commit(0);
+  job.all_hold({0, 1});
   job.down(2);
   job.leave({0, 1});
   job.hear(1, WorkerFailed{"", Status(Code::exhausted, "no memory is left")});
   job.down(1);
   job.leave({0, 2});
-  job.go_on({0, 1});
+  job.enter();
   job.hear(0, Progress{1, false, {}, 0, {}});
   REQUIRE(job.incidents.size() == 1);
   CHECK(job.incidents[0].cause.find("then worker 1 was killed: worker 1: no memory is left") != std::string::npos);
@@ -239,10 +239,11 @@ TEST_CASE("a place that says what no place says is killed, and its memory is not
     CHECK(job.killed == RankList{1});
     what.say(job);  // more of the same
     CHECK(job.killed == RankList{1});
+    job.all_hold({0, 1});
     job.down(1);
     CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, true}});  // afresh
     job.leave({0, 2});
-    job.go_on({0, 1});
+    job.enter();
     job.hear(0, Progress{1, false, {}, 0, {}});
     REQUIRE(job.incidents.size() == 1);
     CHECK_MESSAGE(job.incidents[0].cause.find(what.why) != std::string::npos, job.incidents[0].cause);
@@ -272,15 +273,12 @@ TEST_CASE("where the newest checkpoint is damaged the job goes on from the one b
     ThreePlaces job(&checkpoints, 1);
     job.enter();
     for (const std::int64_t step : {0, 1, 2}) job.commit(step);
-    for (Rank r : {0, 1, 2})
-      job.coordinator.down(PlaceId{r}, Status(Code::unavailable, "crashed"), ProcessEnd::suspect, 0);
+    for (Rank r : {0, 1, 2}) job.ends(r, ProcessEnd::Kind::suspect, "crashed");
     job.coordinator.turn(0);
-    for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", {{}}});
+    for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
     REQUIRE_FALSE(job.coordinator.over());
     CHECK(std::get<Connect>(job.sent.back().message).restore == "the newer");
-    const auto end = [&](Rank r) {
-      job.coordinator.down(PlaceId{r}, Status(Code::unavailable, "exited"), ProcessEnd::refused, 0);
-    };
+    const auto end = [&](Rank r) { job.ends(r, ProcessEnd::Kind::refused, "exited"); };
     for (Rank r : {2, 0}) {
       job.hear(r, WorkerFailed{"", Status(Code::damaged, "block 0")});
       if (!ends_late) end(r);
@@ -291,7 +289,7 @@ TEST_CASE("where the newest checkpoint is damaged the job goes on from the one b
     job.coordinator.turn(0);
     REQUIRE_FALSE(job.coordinator.over());
     job.leave({1});
-    for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", {{}}});
+    for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
     CHECK(std::get<Connect>(job.sent.back().message).restore == "the older");
     for (Rank r = 0; r < 3; ++r) job.hear(r, Ready{});
     job.hear(0, Progress{1, false, {}, 0, {}});
@@ -359,10 +357,11 @@ TEST_CASE(
   job.commit(2);
   snapshot(3);
   CHECK(checkpoints.committed == std::vector<std::int64_t>{1});
+  job.all_hold({3});
   job.down(1);
   CHECK(checkpoints.committed == std::vector<std::int64_t>{1, 3});
   job.leave({0, 2});
-  job.go_on({3});
+  job.enter();
   for (const std::int64_t step : {3, 4}) job.commit(step);
   CHECK(checkpoints.committed == std::vector<std::int64_t>{1, 3});
 }
@@ -382,8 +381,7 @@ TEST_CASE(
   ThreePlaces job;
   job.enter();
   job.commit(0);
-  for (const Rank r : {0, 2})
-    job.coordinator.down(PlaceId{r}, Status(Code::unavailable, "lost"), ProcessEnd::ordinary, 0);
+  for (const Rank r : {0, 2}) job.ends(r, ProcessEnd::Kind::ordinary, "lost");
   job.coordinator.turn(0);
   CHECK(job.coordinator.generation().number == 3);
   CHECK(job.who<Abort>(3) == RankList{1});
@@ -419,9 +417,10 @@ TEST_CASE("a job goes on from no version behind one that is still evaluated (CO-
     if (evaluated) job.evaluated = 1;
     job.enter();
     for (const std::int64_t step : {0, 1}) job.commit(step);
+    job.all_hold({1, 2});
     job.down(1);
     job.leave({0, 2});
-    job.go_on({1, 2});
+    job.enter();
     CHECK(job.last<Connect>().adopt == (evaluated ? 1 : 2));
   }
 }

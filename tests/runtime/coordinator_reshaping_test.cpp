@@ -29,15 +29,15 @@ TEST_CASE(
     "state") {
   ThreePlaces job(nullptr, 1, true);
   three_steps(job);
+  job.holds = {{0, Versions{2, 3}}, {1, Versions{2}}, {2, Versions{2, 3}}};
   job.down(1, 10 * ms);
   CHECK(job.who<Abort>(3) == RankList{0, 2});
   CHECK(job.restarted.empty());
-  job.left = {{PlaceId{0}, {2, 3}}, {PlaceId{1}, {2}}, {PlaceId{2}, {2, 3}}};
   job.leave({0, 2});
   REQUIRE(job.shapes == std::vector<std::vector<PlaceId>>{{PlaceId{0}, PlaceId{2}}});
   CHECK(job.who<Enter>(3) == RankList{0, 2});
   CHECK(job.coordinator.plan().workers() == 2);
-  for (const Rank place : {0, 2}) job.hear(place, WorkerAddress{"a", std::vector<std::int64_t>{}}, 20 * ms);
+  for (const Rank place : {0, 2}) job.hear(place, WorkerAddress{"a"}, 20 * ms);
   const Connect connect = job.last<Connect>();
   CHECK(connect.adopt == 2);  // place 1 alone had a part of the moments, and holds no newer version
   CHECK_FALSE(connect.home.plan.empty());
@@ -68,11 +68,11 @@ TEST_CASE(
   vote_all(job, 2);
   CHECK(job.settled_ == 1);
   // The next loss is of rank 1, which place 2 runs.
+  job.all_hold({2});
   job.down(2, 40 * ms);
   job.leave({0});
   CHECK(job.shapes.back() == std::vector<PlaceId>{PlaceId{0}});
-  job.left = {{PlaceId{0}, {2}}, {PlaceId{2}, {2}}};
-  job.hear(0, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  job.hear(0, WorkerAddress{"a"});
   CHECK(job.last<Connect>().home.areas == std::vector<std::string>{"of 0", "of 2"});
   CHECK(job.last<Connect>().home.own == std::vector<Rank>{0});
   job.hear(0, Ready{});
@@ -84,17 +84,18 @@ TEST_CASE(
 TEST_CASE("a place that is lost while another plan is entered: the state still lies where it was before") {
   ThreePlaces job(nullptr, 1, true);
   three_steps(job);
-  job.left = {{PlaceId{0}, {3}}, {PlaceId{1}, {3}}, {PlaceId{2}, {3}}};
+  job.all_hold({3});
   job.down(0);
   job.leave({1, 2});
   bool suspect = false;
   SUBCASE("by SIGKILL") {}
   SUBCASE("by SIGSEGV, with a part of the moments that it alone had") { suspect = true; }
+  job.all_hold({});  // in their new memory
   job.down(2, 0, suspect);
   CHECK(job.who<Abort>(4) == RankList{1});
   job.leave({1});
   CHECK(job.shapes == std::vector<std::vector<PlaceId>>{{PlaceId{1}, PlaceId{2}}, {PlaceId{1}}});
-  job.hear(1, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  job.hear(1, WorkerAddress{"a"});
   const Connect connect = job.last<Connect>();
   if (suspect) {
     CHECK(connect.adopt == -1);
@@ -111,15 +112,16 @@ TEST_CASE(
     "before (CO-2 votes)") {
   ThreePlaces job(nullptr, 1, true);
   three_steps(job);
-  job.left = {{PlaceId{0}, {3}}, {PlaceId{1}, {3}}, {PlaceId{2}, {3}}};
+  job.all_hold({3});
   job.down(0);
   job.leave({1, 2});
-  for (const Rank place : {1, 2}) job.hear(place, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  for (const Rank place : {1, 2}) job.hear(place, WorkerAddress{"a"});
   for (const Rank place : {1, 2}) job.hear(place, Ready{});
   CHECK(job.last<BeginRun>().step == 3);
+  job.all_hold({});  // in their new memory
   job.down(1);
   job.leave({2});
-  job.hear(2, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  job.hear(2, WorkerAddress{"a"});
   CHECK(job.last<Connect>().adopt == 3);
   CHECK(job.last<Connect>().home.areas == std::vector<std::string>{"of 0", "of 1", "of 2"});
   CHECK(job.last<Connect>().home.own == std::vector<Rank>{2});
@@ -134,10 +136,10 @@ TEST_CASE("a job that is asked to go on with the plan that it runs goes on from 
   for (std::int64_t step = 1; step < 3; ++step) job.commit(step);  // those that have begun
   for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 3, {}, 0});
   job.coordinator.turn(0);
-  job.left = {{PlaceId{0}, {3}}, {PlaceId{1}, {3}}, {PlaceId{2}, {3}}};
+  job.all_hold({3});
   job.leave({0, 1, 2});
   REQUIRE(job.shapes.size() == 1);
-  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
   CHECK(job.last<Connect>().adopt == 3);
   CHECK(job.last<Connect>().home.areas == std::vector<std::string>{"of 0", "of 1", "of 2"});
 }
@@ -146,14 +148,15 @@ TEST_CASE("a worn process is replaced, though its job replaces no lost place") {
   ThreePlaces job(nullptr, 0, true);
   job.enter();
   job.commit(0);
+  job.all_hold({1});
   job.fail(0);  // all leave
-  job.coordinator.down(PlaceId{1}, Status(Code::unavailable, "it has ended"), ProcessEnd::worn, 0);
+  job.ends(1, ProcessEnd::Kind::worn, "it has ended");
   job.coordinator.turn(0);
   CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, false}});
   CHECK(job.coordinator.generation().number == 3);  // that is no loss
   job.leave({0, 2});
   CHECK(job.shapes.empty());
-  job.go_on({1});
+  job.enter();
   job.hear(0, Progress{1, false, {}, 0});
   CHECK(job.incidents[0].lost.empty());
   CHECK(job.last<Connect>().adopt == 1);
@@ -162,14 +165,14 @@ TEST_CASE("a worn process is replaced, though its job replaces no lost place") {
 TEST_CASE("a place that fails while it enters another plan: the state still lies where it was (CO-2 votes)") {
   ThreePlaces job(nullptr, 1, true);
   three_steps(job);
-  for (const Rank r : {0, 1, 2}) job.left[PlaceId{r}] = {3};
+  job.all_hold({3});
   job.down(0);
   job.leave({1, 2});
   job.hear(1, WorkerFailed{"", Status(Code::exhausted, "no memory")});
   CHECK(job.settled_ == 0);
   job.down(1);
   job.leave({2});
-  job.hear(2, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  job.hear(2, WorkerAddress{"a"});
   CHECK(job.last<Connect>().home.areas == std::vector<std::string>{"of 0", "of 1", "of 2"});
 }
 
@@ -178,10 +181,10 @@ TEST_CASE("a straggler is told of by its place, whatever its rank, and not while
   ThreePlaces job(nullptr, 1, true);
   job.on_straggler = [&](const Straggler& s) { named.push_back(s); };
   job.enter();
+  job.all_hold({0});
   job.down(0);
-  for (const Rank r : {1, 2}) job.left[PlaceId{r}] = {0};
   job.leave({1, 2});
-  for (const Rank r : {1, 2}) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  for (const Rank r : {1, 2}) job.hear(r, WorkerAddress{"a"});
   for (const Rank r : {1, 2}) job.hear(r, Ready{});
   const Plan& plan = job.coordinator.plan();
   REQUIRE(plan.workers() == 2);
@@ -239,7 +242,7 @@ void change_to_two(ThreePlaces& job) {
   for (std::int64_t step = 1; step < 3; ++step) job.commit(step);
   for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 3, {}, 0});
   job.coordinator.turn(0);
-  for (Rank r = 0; r < 3; ++r) job.left[PlaceId{r}] = {3};
+  job.all_hold({3});
 }
 
 /// All places of the plan that is entered are ready.
@@ -247,7 +250,7 @@ void enter_two(ThreePlaces& job) {
   job.leave({0, 1, 2});
   REQUIRE(job.coordinator.plan().workers() == 2);
   const auto places = job.coordinator.places();
-  for (const PlaceId p : places) job.hear(static_cast<Rank>(p), WorkerAddress{"a", std::vector<std::int64_t>{}});
+  for (const PlaceId p : places) job.hear(static_cast<Rank>(p), WorkerAddress{"a"});
   for (const PlaceId p : places) job.hear(static_cast<Rank>(p), Ready{});
 }
 
@@ -264,7 +267,7 @@ TEST_CASE(
   CHECK(job.coordinator.state().incidents == 1);
   job.leave({static_cast<Rank>(job.coordinator.places()[1])});
   CHECK(job.coordinator.plan().workers() == 3);
-  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
   for (Rank r = 0; r < 3; ++r) job.hear(r, Ready{});
   job.hear(0, Progress{1, false, {}, 0});
   REQUIRE(job.incidents.size() == 1);
@@ -291,21 +294,39 @@ TEST_CASE("a change is over when all have voted in the new shape, and not before
   CHECK(job.coordinator.may_change().ok());
 }
 
-TEST_CASE("memory of a process that has crashed is not used; that of the process in its place is") {
+TEST_CASE(
+    "memory of a process that has crashed is not used, but what the process in its place leaves in new memory is") {
+  ThreePlaces job(nullptr, 1);
+  three_steps(job);
+  job.all_hold({3});
+  job.down(1, 0, true);
+  CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, true}});
+  job.leave({0, 2});
+  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
+  CHECK(job.last<Connect>().adopt == -1);  // it alone had a part of the moments
+  job.all_hold({0});
+  job.down(2);
+  job.leave({0, 1});
+  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
+  CHECK(job.last<Connect>().adopt == 0);
+}
+
+TEST_CASE("a change uses the memory of a process that took the place of one that had crashed") {
   ThreePlaces job;
   job.enter();
   job.commit(0);
+  job.all_hold({1});
   job.down(1, 0, true);
   job.leave({0, 2});
-  job.enter({{0, {{1}}}, {1, {{}}}, {2, {{1}}}});
+  job.enter();
   job.commit(1);
   const ChosenPlan same{std::shared_ptr<const Plan>(&job.p, [](const Plan*) {}), "the same", 0, {}};
   REQUIRE(job.coordinator.change(same, "asked", 0).ok());
   for (std::int64_t step = 2; step < 4; ++step) job.commit(step);
   for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 4, {}, 0});
   job.coordinator.turn(0);
-  job.left = {{PlaceId{0}, {4}}, {PlaceId{1}, {4}}, {PlaceId{2}, {4}}};
+  job.all_hold({4});
   job.leave({0, 1, 2});
-  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
   CHECK(job.last<Connect>().home.areas == std::vector<std::string>{"of 0", "of 1", "of 2"});
 }

@@ -10,15 +10,16 @@ TEST_CASE("a place that is lost before the first step comes back, and the job be
     CAPTURE(phase);
     ThreePlaces job;
     if (phase > 0)
-      for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>()});
+      for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
     if (phase > 1)
       for (const Rank r : {0, 2}) job.hear(r, Ready{});
+    job.all_hold({});
     job.down(1);
     CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, false}});
     CHECK(job.who<Abort>(3) == RankList{0, 2});
     job.leave({0, 2});
     CHECK(job.who<Enter>(3) == RankList{0, 1, 2});
-    job.go_on({});
+    job.enter();
     CHECK(job.who<Connect>(3) == RankList{0, 1, 2});
     CHECK(job.last<Connect>().adopt == -1);
     CHECK(job.last<Connect>().restore == "checkpoint to begin from");
@@ -35,7 +36,7 @@ TEST_CASE("a process that ends of itself with an error before the first step end
   for (const bool begun : {false, true}) {
     ThreePlaces job;
     if (begun) job.enter();
-    job.coordinator.down(PlaceId{1}, Status(Code::unavailable, "worker 1 exited with code 6"), ProcessEnd::refused, 0);
+    job.ends(1, ProcessEnd::Kind::refused, "worker 1 exited with code 6");
     job.coordinator.turn(0);
     CHECK(job.coordinator.over() == !begun);
     if (!begun) CHECK(job.result().exit_code == exit_worker);
@@ -70,7 +71,7 @@ TEST_CASE(
 
 TEST_CASE("a job that stalls before its first step ends with the report, as one that does not recover") {
   ThreePlaces job;
-  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>()});
+  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
   const std::int64_t second = 1000 * ms;
   for (std::int64_t now = 0; now <= 120 * second; now += second) {
     for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{0, false, {}, 0, {}}, now);
@@ -97,10 +98,11 @@ TEST_CASE("a place that ends again and again before the first step ends the job 
   ThreePlaces job;
   for (int times = 0; times < 3; ++times) {
     REQUIRE_FALSE(job.coordinator.over());
+    job.all_hold({});
     job.down(1);
     if (job.coordinator.over()) break;
     job.leave({0, 2});
-    job.go_on({});
+    job.enter();
     job.hear(0, Progress{1, false, {}, 0, {}});
   }
   CHECK(job.result().exit_code == exit_do_not_requeue);

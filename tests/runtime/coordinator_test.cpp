@@ -124,7 +124,7 @@ TEST_CASE(
   CHECK(job.coordinator.wakes_ns() == 5 * second + culprit_ns);
   job.coordinator.turn(5 * second + culprit_ns - 1);
   CHECK_FALSE(job.coordinator.over());
-  job.coordinator.down(PlaceId{0}, Status(Code::unavailable, "worker 0 was killed"), ProcessEnd::ordinary, 0);
+  job.coordinator.down(PlaceId{0}, {ProcessEnd::Kind::ordinary, Status(Code::unavailable, "worker 0 was killed")}, 0);
   REQUIRE(job.coordinator.over());
   CHECK(job.asked_for_log == std::vector<Rank>{0});
   const JobResult r = job.coordinator.take_result();
@@ -220,7 +220,7 @@ TEST_CASE("a job without checkpoints ends at once when it is interrupted; the fi
   job.coordinator.interrupt("interrupted by Terminated", exit_interrupted, 0);
   REQUIRE(job.coordinator.over());
   job.coordinator.end(Status(Code::io, "later"), exit_output);
-  job.coordinator.down(PlaceId{1}, Status(Code::unavailable, "later"), ProcessEnd::ordinary, 0);
+  job.coordinator.down(PlaceId{1}, {ProcessEnd::Kind::ordinary, Status(Code::unavailable, "later")}, 0);
   const JobResult r = job.coordinator.take_result();
   CHECK(r.status.message() == "interrupted by Terminated");
   CHECK(r.exit_code == exit_interrupted);
@@ -233,7 +233,7 @@ TEST_CASE("a job is over when all places have stopped; a process that ends then 
   job.coordinator.turn(0);
   CHECK_FALSE(job.coordinator.over());
   job.hear(0, Stopped{1, 2, 3, 4, 5});
-  job.coordinator.down(PlaceId{0}, Status(Code::unavailable, "worker 0 has ended"), ProcessEnd::ordinary, 0);
+  job.coordinator.down(PlaceId{0}, {ProcessEnd::Kind::ordinary, Status(Code::unavailable, "worker 0 has ended")}, 0);
   job.coordinator.turn(0);
   CHECK_FALSE(job.coordinator.over());
   job.hear(1, Stopped{});
@@ -264,7 +264,7 @@ TEST_CASE("a rank is the place that the options name for it") {
   for (const auto& [to, m] : job.sent)
     if (std::holds_alternative<BeginRun>(m)) begins.push_back(to);
   CHECK(begins == std::vector<Rank>{1, 0});
-  job.coordinator.down(PlaceId{1}, Status(Code::unavailable, "it was killed"), ProcessEnd::ordinary, 0);
+  job.coordinator.down(PlaceId{1}, {ProcessEnd::Kind::ordinary, Status(Code::unavailable, "it was killed")}, 0);
   CHECK(job.asked_for_log == std::vector<Rank>{1});
   CHECK(job.coordinator.take_result().places[0].restored_bytes == 7);
 }
@@ -280,9 +280,9 @@ TEST_CASE("of places that have other ranks, the place is asked for its log, and 
   job.begin();
   job.run_to_stop();
   job.hear(1, Stopped{});
-  job.coordinator.down(PlaceId{1}, Status(Code::unavailable, "it has ended"), ProcessEnd::ordinary, 0);
+  job.coordinator.down(PlaceId{1}, {ProcessEnd::Kind::ordinary, Status(Code::unavailable, "it has ended")}, 0);
   CHECK_FALSE(job.coordinator.over());
-  job.coordinator.down(PlaceId{0}, Status(Code::unavailable, "it was killed"), ProcessEnd::ordinary, 0);
+  job.coordinator.down(PlaceId{0}, {ProcessEnd::Kind::ordinary, Status(Code::unavailable, "it was killed")}, 0);
   CHECK(job.coordinator.over());
 }
 
@@ -394,7 +394,8 @@ TEST_CASE("a job that saves ends after a checkpoint when it is interrupted, and 
     }
     SUBCASE("a worker dies meanwhile, and its checkpoint is not whole") {
       saves.finished = Status(Code::io, "not all have written it");
-      job.coordinator.down(PlaceId{0}, Status(Code::unavailable, "worker 0 was killed"), ProcessEnd::ordinary, 0);
+      job.coordinator.down(PlaceId{0}, {ProcessEnd::Kind::ordinary, Status(Code::unavailable, "worker 0 was killed")},
+                           0);
       job.coordinator.finish_checkpoints();
       const JobResult r = job.coordinator.take_result();
       CHECK(r.exit_code == exit_worker);

@@ -23,9 +23,10 @@ TEST_CASE("a place that is killed is waited for: its job is not asked meanwhile 
     job.coordinator.turn(now);
   }
   CHECK(job.who<ExplainAll>(2).size() == asked);
+  job.all_hold({1, 2});
   job.down(1, now);
   job.leave({0, 2});
-  job.go_on({1, 2});
+  job.enter();
   job.hear(0, Progress{1, false, {}, 0, {}}, now);
   REQUIRE(job.incidents.size() == 1);
   CHECK(job.incidents[0].culprit == 1);
@@ -35,7 +36,7 @@ TEST_CASE("a place that is killed is waited for: its job is not asked meanwhile 
 TEST_CASE("a place that says nothing for the budget is killed, and its end says so (CR-5 silence)") {
   ThreePlaces job;
   const std::int64_t budget = CoordinatorOptions().detect_ns;
-  job.enter({}, 0);
+  job.enter(0);
   const auto beat = [&](Rank r, std::int64_t now) { job.hear(r, Progress{0, true, {}, 0}, now); };
   for (const Rank r : {0, 2}) beat(r, budget / 2);
   job.coordinator.turn(budget - 1);
@@ -54,9 +55,10 @@ TEST_CASE("a place that says nothing for the budget is killed, and its end says 
     for (const Rank r : {0, 2}) job.hear(r, Explained{"box.a waits for worker 1\n"}, budget + ms);
     job.coordinator.turn(budget + ms);
     CHECK(job.killed == RankList{1});
+    job.all_hold({0});
     job.down(1, budget + 2 * ms);
     job.leave({0, 2});
-    job.go_on({0});
+    job.enter();
     job.hear(0, Progress{1, false, {}, 0}, budget + 3 * ms);
     REQUIRE(job.incidents.size() == 1);
     const std::string& cause = job.incidents[0].cause;
@@ -95,9 +97,10 @@ TEST_CASE("a place whose act is stuck is killed by the name of the act") {
   for (const Rank r : {0, 1}) job.hear(r, Explained{"waits\n"});
   job.coordinator.turn(0);
   CHECK(job.killed == RankList{2});
+  job.all_hold({0, 1});
   job.down(2);
   job.leave({0, 1});
-  job.go_on({0, 1});
+  job.enter();
   job.hear(0, Progress{1, false, {}, 0});
   CHECK(job.incidents.at(0).cause.starts_with(
       "worker 2, actor 'layer1.fwd': its act has not ended for 4.0 s; worker 2 was killed for it\n"));
@@ -139,9 +142,10 @@ TEST_CASE(
     CHECK(job.killed == c.killed);
     if (c.killed.empty()) continue;
     const Rank lost = c.killed[0], other = lost == 0 ? 1 : 0, third = 3 - lost - other;
+    job.all_hold({1, 2});
     job.down(lost, now);
     job.leave({other, third});
-    job.go_on({1, 2});
+    job.enter();
     job.hear(0, Progress{1, false, {}, 0, {}}, now);
     REQUIRE(job.incidents.size() == 1);
     CHECK(job.incidents[0].culprit == lost);
@@ -155,9 +159,10 @@ TEST_CASE("of two places that do not reach each other the one goes that was lost
   ThreePlaces job;
   job.enter();
   job.commit(0);
+  job.all_hold({0, 1});
   job.down(1);
   job.leave({0, 2});
-  job.go_on({0, 1});
+  job.enter();
   std::int64_t now = 10 * ms;
   job.commit(1, now);
   job.commit(2, now);
@@ -173,7 +178,7 @@ TEST_CASE("of two places that do not reach each other the one goes that was lost
 TEST_CASE("a link that is cut while places enter is found as well: they may restore a checkpoint (CR-7 cut links)") {
   const std::int64_t beat = CoordinatorOptions().detect_ns / 8, second = 1000 * ms;
   ThreePlaces job;
-  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a", std::vector<std::int64_t>()});
+  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
   for (std::int64_t now = 0; now < 61 * second; now += beat) {
     for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{0, false, {}, 0, r < 2 ? RankList{1 - r} : RankList{}}, now);
     job.coordinator.turn(now);
@@ -246,9 +251,10 @@ TEST_CASE("a place that computes far longer than its replicas is named, and goes
   CHECK(job.coordinator.state().places[0].slow_times == 0);
   CHECK(job.killed.empty());
   // The next generation: it is named no second time, and what takes the place of another is another process.
+  job.all_hold({13, 14});
   job.down(2);
   job.leave({0, 1});
-  job.go_on({13, 14});
+  job.enter();
   for (std::int64_t step = 14; step < 40; ++step)
     for (Rank r = 0; r < 3; ++r) {
       Closed vote = job.vote_of(r, step);
@@ -280,8 +286,9 @@ TEST_CASE(
     job.coordinator.turn(now);
     CHECK_FALSE(job.coordinator.over());
     CHECK(job.who<Abort>(3) == RankList{0, 1, 2});
+    job.all_hold({1, 2});
     job.leave({0, 1, 2});
-    job.go_on({1, 2});
+    job.enter();
     job.hear(0, Progress{1, false, {}, 0}, now);
     REQUIRE(job.incidents.size() == 1);
     CHECK(job.incidents[0].culprit == -1);

@@ -13,6 +13,8 @@ namespace three_places {
 
 using namespace planted_votes;
 
+using Versions = std::vector<std::int64_t>;
+
 inline constexpr std::int64_t ms = 1'000'000;
 
 /// Checkpoints that a test has saved.
@@ -90,44 +92,46 @@ struct ThreePlaces final : CoordinatorSink {
     for (const PlaceId place : to) sent.push_back({static_cast<Rank>(place), of.number, m});
   }
   Status with_last_log_lines(PlaceId, const Status& s) override { return s; }
-  Status restart(PlaceId place, bool afresh) override {
+  void restart(PlaceId place, JobGeneration of, bool afresh) override {
+    CHECK(of == coordinator.generation());
     restarted.push_back({static_cast<Rank>(place), afresh});
-    return {};
   }
   void kill(PlaceId place) override { killed.push_back(static_cast<Rank>(place)); }
-  std::vector<std::vector<PlaceId>> shapes;           // that were told
-  std::map<PlaceId, std::vector<std::int64_t>> left;  // versions in the memory of a place
+  std::vector<std::vector<PlaceId>> shapes;  // that were told
+  std::map<Rank, WholeVersions> holds;       // versions in the memory of each place
   int settled_ = 0;
-  Status reshape(const Plan&, std::span<const PlaceId> places) override {
+  std::map<Rank, std::int32_t> machines;  // of places; else 0
+  void reshape(const Plan&, std::span<const PlaceId> places, JobGeneration of) override {
+    CHECK(of == coordinator.generation());
     shapes.emplace_back(places.begin(), places.end());
-    return {};
   }
-  std::optional<std::vector<std::int64_t>> held(PlaceId place, const Plan&, Rank) override { return left[place]; }
+  std::int32_t machine_of(PlaceId place) override { return machines[static_cast<Rank>(place)]; }
   std::string memory_of(PlaceId place) override { return "of " + std::to_string(static_cast<Rank>(place)); }
-  void settled() override { ++settled_; }
+  void settled(std::span<const PlaceId>) override { ++settled_; }
 
   void hear(Rank from, FromWorker m, std::int64_t now_ns = 0) {
     coordinator.heard(PlaceId{from}, {coordinator.generation(), encode(m)}, now_ns);
   }
   void down(Rank place, std::int64_t now_ns = 0, bool suspect = false) {
-    coordinator.down(PlaceId{place}, Status(Code::unavailable, "worker " + std::to_string(place) + " was killed"),
-                     suspect ? ProcessEnd::suspect : ProcessEnd::ordinary, now_ns);
+    ends(place, suspect ? ProcessEnd::Kind::suspect : ProcessEnd::Kind::ordinary,
+         "worker " + std::to_string(place) + " was killed", now_ns);
     coordinator.turn(now_ns);
+  }
+  void ends(Rank place, ProcessEnd::Kind kind, const std::string& how, std::int64_t now_ns = 0) {
+    coordinator.down(PlaceId{place}, {kind, Status(Code::unavailable, how), holds[place]}, now_ns);
   }
   void fail(Rank r) {
     hear(r, WorkerFailed{"in.x", Status(Code::io, "the tape is torn")});
     coordinator.turn(0);
   }
-  using Versions = std::optional<std::vector<std::int64_t>>;
-  void enter(std::map<Rank, Versions> held = {}, std::int64_t now_ns = 0) {
-    for (Rank r = 0; r < 3; ++r) hear(r, WorkerAddress{"a", held.count(r) ? held[r] : Versions()}, now_ns);
+  void enter(std::int64_t now_ns = 0) {
+    for (Rank r = 0; r < 3; ++r) hear(r, WorkerAddress{"a"}, now_ns);
     for (Rank r = 0; r < 3; ++r) hear(r, Ready{}, now_ns);
   }
   void leave(std::initializer_list<Rank> places) {
-    for (const Rank r : places) hear(r, Quiesced{});
+    for (const Rank r : places) hear(r, Quiesced{holds[r]});
   }
-  /// All places hold these versions, and go on.
-  void go_on(const std::vector<std::int64_t>& versions) { enter({{0, versions}, {1, versions}, {2, versions}}); }
+  void all_hold(const Versions& versions) { holds = {{0, versions}, {1, versions}, {2, versions}}; }
   Closed vote_of(Rank r, std::int64_t step) const {
     Closed c{p.step_program, step, {}, 0, planted_votes::told(p, r, 1, 1e-3f)};
     if (r == 0) c.reports.push_back({Report::Kind::loss, "loss", step, 0, {1}});

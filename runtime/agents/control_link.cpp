@@ -1,4 +1,4 @@
-#include "runtime/launch/control_link.h"
+#include "runtime/agents/control_link.h"
 
 #include <fmt/format.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-#include "runtime/launch/launcher.h"
+#include "runtime/agents/launcher.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -173,8 +173,6 @@ bool Launcher::read_log(WorkerProcess& w, const std::function<void(const std::st
     const bool end = n <= 0;
     for (ssize_t i = 0; i < n || (end && !w.partial_line.empty());) {
       if (end || chunk[i] == '\n') {
-        w.last_lines.push_back(w.partial_line);
-        if (w.last_lines.size() > log_lines_kept) w.last_lines.pop_front();
         line(w.partial_line);
         w.partial_line.clear();
         if (end) break;
@@ -190,13 +188,6 @@ bool Launcher::read_log(WorkerProcess& w, const std::function<void(const std::st
     }
   }
   return true;
-}
-
-Status WorkerProcess::with_last_lines(const Status& status) const {
-  if (last_lines.empty()) return status;
-  std::string text = status.message() + "; its last log lines:";
-  for (const auto& line : last_lines) text += "\n  " + line;
-  return {status.code(), text};
 }
 
 bool Launcher::reap(WorkerProcess& w) {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "placement/mesh.h"
-#include "runtime/launch/control_link.h"
+#include "runtime/agents/control_link.h"
 
 namespace troupe::runtime {
 
@@ -30,7 +30,6 @@ struct WorkerProcess {
   int memory_fd = -1;  ///< of its place, which outlives the process (map_kept); -1: there is none
   int home_fd = -1;    ///< the memory that the place had before Launcher::renew_memory; -1: it has had one only
   std::unique_ptr<ControlLink> link;
-  std::deque<std::string> last_lines;  ///< of its log, at most log_lines_kept
   std::string partial_line;
   bool exited = false;
   bool held = false;               ///< it has ended, and its parent cannot reap it: a debugger has not let it go
@@ -38,10 +37,7 @@ struct WorkerProcess {
   std::optional<int> wait_status;  ///< once it has exited, unless Launcher::reap has found no status to take
   /// Sends the process a signal, unless it has exited.
   void signal(int number) const;
-  /// `status` with the last lines of the worker's log behind its message, where there are any.
-  Status with_last_lines(const Status& status) const;
 };
-inline constexpr std::size_t log_lines_kept = 20;
 /// The most that one call reads of a worker's log: more than its pipe holds. A worker that writes without end must not
 /// keep its parent from the other workers, from signals and from its end.
 inline constexpr std::size_t log_bytes_at_once = 256 << 10;

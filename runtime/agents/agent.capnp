@@ -1,0 +1,40 @@
+# What a job and the agents of its machines say to each other. What a place says and hears travels as it is, in bytes.
+@0xb2f4d1c06a7e9358;
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("troupe::runtime::wire");
+
+struct Generation { job @0 :UInt64; number @1 :UInt32; }
+struct PlaceHello { place @0 :Int32; hello @1 :Data; }
+struct Error { code @0 :UInt8; message @1 :Text; }
+
+struct ToAgent {
+  union {
+    welcome @0 :Int32;
+    refused @1 :Text;
+    start :group { place @2 :Int32; prefix @3 :List(Text); keepsMemory @4 :Bool; }
+    tellPlan :group { of @5 :Generation; plan @6 :Data; hellos @7 :List(PlaceHello); renewsMemory @8 :Bool; }
+    restart :group { of @9 :Generation; place @10 :Int32; afresh @11 :Bool; }
+    toPlaces :group { of @12 :Generation; places @13 :List(Int32); message @14 :Data; }
+    kill @15 :Int32;
+    dismiss @16 :Int32;
+    settled @17 :List(Int32);
+    finish :group { graceMs @18 :Int32; killedMs @19 :Int32; }
+    beat @20 :Void;
+  }
+}
+
+struct FromAgent {
+  union {
+    joins :group { machine @0 :Text; places @1 :Int32; program @2 :Text; }
+    started :group { place @3 :Int32; pid @4 :Int64; memory @5 :Text; }
+    renewed :group { place @6 :Int32; memory @7 :Text; }
+    from :group { place @8 :Int32; of @9 :Generation; message @10 :Data; }
+    garbled :group { place @11 :Int32; why @12 :Error; }
+    logged :group { place @13 :Int32; line @14 :Data; }
+    ended :group { place @15 :Int32; kind @16 :UInt8; how @17 :Error; holdsAny @18 :Bool; left @19 :List(Int64); }
+    failed @20 :Error;
+    finished @21 :Error;
+    beat @22 :Void;
+  }
+}

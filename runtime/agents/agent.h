@@ -1,0 +1,61 @@
+// Agent: the places of one machine. Starts their processes, watches and reaps them, keeps their memory, and passes on
+// what the job and the places say to each other. A job on one machine has one in its own process.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "devices/process/poll_set.h"
+#include "runtime/agents/agent_messages.h"
+#include "runtime/agents/launcher.h"
+#include "runtime/plan/plan.h"
+
+namespace troupe::runtime {
+
+/// Not thread-safe.
+class Agent {
+ public:
+  /// `tell`: to the job. Called in all calls but the constructor; must not call the agent.
+  explicit Agent(std::function<void(FromAgent)> tell) : tell_(std::move(tell)) {}
+  /// Does what the job says, or tells that it cannot: PlaceEnded of a place that cannot be started, else AgentFailed.
+  void take(const ToAgent& order);
+  /// Adds what the agent waits for. What has happened is told as the set is served, but for ends of processes.
+  void watch(PollSet& set);
+  /// Tells of processes that have ended, once all that they have said was told. After each wait.
+  void tell_ends();
+  /// Ends all processes, as Launcher::finish; so does Finish, which tells Finished.
+  Status finish(int grace_ms, int killed_ms);
+
+ private:
+  struct Place {
+    std::size_t worker = 0;  // of the launcher's
+    std::vector<std::string> prefix;
+    SharedBytes plan;  // that its process was told
+    Hello hello;
+    bool broken = false;  // its link has ended
+    bool told = false;    // of the end of its process
+  };
+
+  /// Whether it has the place; else tells that it has not.
+  bool has(PlaceId place);
+  void start(const StartPlace& order);
+  void tell_plan(const TellPlan& order);
+  void restart(const RestartPlace& order);
+  void send_plan(PlaceId place, JobGeneration of);
+  void post(PlaceId place, JobGeneration of, SharedBytes message);
+  void read_link(PlaceId place);
+  void read_log(PlaceId place);
+  WorkerProcess& process(PlaceId place) { return launcher_.workers()[places_.at(place).worker]; }
+  /// What the process of a place that has ended has left in its memory.
+  WholeVersions left_by(PlaceId place);
+
+  const std::function<void(FromAgent)> tell_;
+  Launcher launcher_;
+  std::map<PlaceId, Place> places_;
+};
+
+}  // namespace troupe::runtime

@@ -1,0 +1,252 @@
+#include "runtime/agents/agent_messages.h"
+
+#include <algorithm>
+
+#include "devices/base/overloaded.h"
+#include "devices/base/wire.h"
+#include "runtime/agents/agent.capnp.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+kj::ArrayPtr<const kj::byte> data_of(std::span<const std::byte> v) {
+  return {reinterpret_cast<const kj::byte*>(v.data()), v.size()};
+}
+std::vector<std::byte> bytes_of(capnp::Data::Reader d) {
+  const auto* p = reinterpret_cast<const std::byte*>(d.begin());
+  return {p, p + d.size()};
+}
+SharedBytes shared(capnp::Data::Reader d) { return std::make_shared<const std::vector<std::byte>>(bytes_of(d)); }
+std::string text_of(capnp::Data::Reader d) { return {reinterpret_cast<const char*>(d.begin()), d.size()}; }
+
+std::int32_t number(PlaceId place) { return static_cast<std::int32_t>(place); }
+
+[[noreturn]] void refuse(const char* why) { kj::throwFatalException(KJ_EXCEPTION(FAILED, why)); }
+
+PlaceId place_of(std::int32_t n) {
+  if (n < 0) refuse("a place with a negative number");
+  return PlaceId{n};
+}
+
+void put(wire::Generation::Builder b, JobGeneration of) {
+  b.setJob(of.job);
+  b.setNumber(of.number);
+}
+JobGeneration get(wire::Generation::Reader r) { return {r.getJob(), r.getNumber()}; }
+
+void put(wire::Error::Builder b, const Status& s) {
+  b.setCode(static_cast<std::uint8_t>(s.code()));
+  b.setMessage(s.message());
+}
+Status get(wire::Error::Reader r) {
+  if (r.getCode() > static_cast<std::uint8_t>(Code::internal)) refuse("a code of an error that there is not");
+  const auto code = static_cast<Code>(r.getCode());
+  return code == Code::ok ? Status() : Status(code, r.getMessage().cStr());
+}
+
+template <class List>
+void put_places(List list, const std::vector<PlaceId>& places) {
+  for (unsigned i = 0; i < list.size(); ++i) list.set(i, number(places[i]));
+}
+template <class List>
+std::vector<PlaceId> get_places(List list) {
+  std::vector<PlaceId> places;
+  for (const auto n : list) places.push_back(place_of(n));
+  return places;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const ToAgent& in) {
+  capnp::MallocMessageBuilder message;
+  auto b = message.initRoot<wire::ToAgent>();
+  std::visit(
+      Overloaded{
+          [&](const Welcome& m) { b.setWelcome(m.budget_ms); },
+          [&](const Beat&) { b.setBeat(); },
+          [&](const Refused& m) { b.setRefused(m.why); },
+          [&](const StartPlace& m) {
+            auto x = b.initStart();
+            x.setPlace(number(m.place));
+            auto words = x.initPrefix(static_cast<unsigned>(m.prefix.size()));
+            for (unsigned i = 0; i < words.size(); ++i) words.set(i, m.prefix[i]);
+            x.setKeepsMemory(m.keeps_memory);
+          },
+          [&](const TellPlan& m) {
+            auto x = b.initTellPlan();
+            put(x.initOf(), m.of);
+            x.setPlan(data_of(*m.plan));
+            auto hellos = x.initHellos(static_cast<unsigned>(m.hellos.size()));
+            for (unsigned i = 0; i < hellos.size(); ++i) {
+              hellos[i].setPlace(number(m.hellos[i].first));
+              hellos[i].setHello(data_of(encode(ToWorker(m.hellos[i].second))));
+            }
+            x.setRenewsMemory(m.renews_memory);
+          },
+          [&](const RestartPlace& m) {
+            auto x = b.initRestart();
+            put(x.initOf(), m.of);
+            x.setPlace(number(m.place));
+            x.setAfresh(m.afresh);
+          },
+          [&](const ToPlaces& m) {
+            auto x = b.initToPlaces();
+            put(x.initOf(), m.of);
+            put_places(x.initPlaces(static_cast<unsigned>(m.places.size())), m.places);
+            x.setMessage(data_of(*m.message));
+          },
+          [&](const KillPlace& m) { b.setKill(number(m.place)); },
+          [&](const DismissPlace& m) { b.setDismiss(number(m.place)); },
+          [&](const SettledPlaces& m) { put_places(b.initSettled(static_cast<unsigned>(m.used.size())), m.used); },
+          [&](const Finish& m) {
+            auto x = b.initFinish();
+            x.setGraceMs(m.grace_ms);
+            x.setKilledMs(m.killed_ms);
+          },
+      },
+      in);
+  return message_bytes(message);
+}
+
+std::vector<std::byte> encode(const FromAgent& in) {
+  capnp::MallocMessageBuilder message;
+  auto b = message.initRoot<wire::FromAgent>();
+  std::visit(Overloaded{
+                 [&](const Joins& m) {
+                   auto x = b.initJoins();
+                   x.setMachine(m.machine);
+                   x.setPlaces(m.places);
+                   x.setProgram(m.program);
+                 },
+                 [&](const PlaceStarted& m) {
+                   auto x = b.initStarted();
+                   x.setPlace(number(m.place));
+                   x.setPid(m.pid);
+                   x.setMemory(m.memory);
+                 },
+                 [&](const MemoryRenewed& m) {
+                   auto x = b.initRenewed();
+                   x.setPlace(number(m.place));
+                   x.setMemory(m.memory);
+                 },
+                 [&](const FromPlace& m) {
+                   auto x = b.initFrom();
+                   x.setPlace(number(m.place));
+                   put(x.initOf(), m.frame.of);
+                   x.setMessage(data_of(m.frame.message));
+                 },
+                 [&](const Garbled& m) {
+                   auto x = b.initGarbled();
+                   x.setPlace(number(m.place));
+                   put(x.initWhy(), m.why);
+                 },
+                 [&](const PlaceLogged& m) {
+                   auto x = b.initLogged();
+                   x.setPlace(number(m.place));
+                   x.setLine(data_of(std::as_bytes(std::span(m.line))));
+                 },
+                 [&](const PlaceEnded& m) {
+                   auto x = b.initEnded();
+                   x.setPlace(number(m.place));
+                   x.setKind(static_cast<std::uint8_t>(m.end.kind));
+                   put(x.initHow(), m.end.how);
+                   x.setHoldsAny(m.end.left.has_value());
+                   if (!m.end.left) return;
+                   auto left = x.initLeft(static_cast<unsigned>(m.end.left->size()));
+                   for (unsigned i = 0; i < left.size(); ++i) left.set(i, (*m.end.left)[i]);
+                 },
+                 [&](const AgentFailed& m) { put(b.initFailed(), m.why); },
+                 [&](const Finished& m) { put(b.initFinished(), m.left); },
+                 [&](const Beat&) { b.setBeat(); },
+             },
+             in);
+  return message_bytes(message);
+}
+
+Expected<ToAgent> decode_to_agent(std::span<const std::byte> in) {
+  return read_message<wire::ToAgent, ToAgent>(
+      in, "malformed message to an agent", [](wire::ToAgent::Reader r) -> ToAgent {
+        switch (r.which()) {
+          case wire::ToAgent::BEAT: return Beat{};
+          case wire::ToAgent::WELCOME:
+            if (r.getWelcome() < 8) refuse("a budget in which no end can say that it lives");
+            return Welcome{r.getWelcome()};
+          case wire::ToAgent::REFUSED: return Refused{r.getRefused().cStr()};
+          case wire::ToAgent::START: {
+            StartPlace out{place_of(r.getStart().getPlace()), {}, r.getStart().getKeepsMemory()};
+            for (const auto word : r.getStart().getPrefix()) out.prefix.emplace_back(word.cStr());
+            return out;
+          }
+          case wire::ToAgent::TELL_PLAN: {
+            const auto x = r.getTellPlan();
+            TellPlan out{get(x.getOf()), shared(x.getPlan()), {}, x.getRenewsMemory()};
+            const auto plan = decode_to_worker(*out.plan);
+            if (!plan.ok() || !std::holds_alternative<PlanBytes>(*plan)) refuse("a plan that is none");
+            for (const auto h : x.getHellos()) {
+              const auto hello = decode_to_worker(bytes_of(h.getHello()));
+              if (!hello.ok() || !std::holds_alternative<Hello>(*hello)) refuse("a Hello that is none");
+              out.hellos.emplace_back(place_of(h.getPlace()), std::get<Hello>(*hello));
+            }
+            return out;
+          }
+          case wire::ToAgent::RESTART:
+            return RestartPlace{get(r.getRestart().getOf()), place_of(r.getRestart().getPlace()),
+                                r.getRestart().getAfresh()};
+          case wire::ToAgent::TO_PLACES: {
+            const auto x = r.getToPlaces();
+            return ToPlaces{get(x.getOf()), get_places(x.getPlaces()), shared(x.getMessage())};
+          }
+          case wire::ToAgent::KILL: return KillPlace{place_of(r.getKill())};
+          case wire::ToAgent::DISMISS: return DismissPlace{place_of(r.getDismiss())};
+          case wire::ToAgent::SETTLED: return SettledPlaces{get_places(r.getSettled())};
+          case wire::ToAgent::FINISH: {
+            const Finish out{r.getFinish().getGraceMs(), r.getFinish().getKilledMs()};
+            if (out.grace_ms < 0 || out.killed_ms < 0) refuse("a negative time");
+            return out;
+          }
+        }
+        refuse("a kind of message that this version does not know");
+      });
+}
+
+Expected<FromAgent> decode_from_agent(std::span<const std::byte> in) {
+  return read_message<wire::FromAgent, FromAgent>(
+      in, "malformed message from an agent", [](wire::FromAgent::Reader r) -> FromAgent {
+        switch (r.which()) {
+          case wire::FromAgent::JOINS: {
+            const auto x = r.getJoins();
+            if (x.getPlaces() < 1) refuse("an agent without a place");
+            return Joins{x.getMachine().cStr(), x.getPlaces(), x.getProgram().cStr()};
+          }
+          case wire::FromAgent::STARTED:
+            return PlaceStarted{place_of(r.getStarted().getPlace()), r.getStarted().getPid(),
+                                r.getStarted().getMemory().cStr()};
+          case wire::FromAgent::RENEWED:
+            return MemoryRenewed{place_of(r.getRenewed().getPlace()), r.getRenewed().getMemory().cStr()};
+          case wire::FromAgent::FROM: {
+            const auto x = r.getFrom();
+            return FromPlace{place_of(x.getPlace()), {get(x.getOf()), bytes_of(x.getMessage())}};
+          }
+          case wire::FromAgent::GARBLED:
+            return Garbled{place_of(r.getGarbled().getPlace()), get(r.getGarbled().getWhy())};
+          case wire::FromAgent::LOGGED:
+            return PlaceLogged{place_of(r.getLogged().getPlace()), text_of(r.getLogged().getLine())};
+          case wire::FromAgent::ENDED: {
+            const auto x = r.getEnded();
+            if (x.getKind() > static_cast<std::uint8_t>(ProcessEnd::Kind::lost)) refuse("an end that there is not");
+            PlaceEnded out{place_of(x.getPlace()), {static_cast<ProcessEnd::Kind>(x.getKind()), get(x.getHow()), {}}};
+            if (!x.getHoldsAny()) return out;
+            out.end.left.emplace();
+            for (const auto v : x.getLeft()) out.end.left->push_back(v);
+            return out;
+          }
+          case wire::FromAgent::FAILED: return AgentFailed{get(r.getFailed())};
+          case wire::FromAgent::FINISHED: return Finished{get(r.getFinished())};
+          case wire::FromAgent::BEAT: return Beat{};
+        }
+        refuse("a kind of message that this version does not know");
+      });
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,134 @@
+// What a job and the agents of its machines say to each other, as plain values.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/agents/control_link.h"
+#include "runtime/elastic/coordinator.h"
+
+namespace troupe::runtime {
+
+// ---- to an agent -------------------------------------------------------------------------------------
+
+/// That who sends it lives: each end sends one whenever it has sent nothing for an eighth of Welcome::budget_ms.
+struct Beat {};
+/// The job takes the machine. An agent of which the job hears nothing for `budget_ms` counts as lost. A job that says
+/// nothing may be busy, with the plan for another shape or a disk: for its agents it is lost after agent_patience times
+/// as long, and no less than ten seconds.
+struct Welcome {
+  std::int32_t budget_ms = 0;
+};
+inline constexpr int agent_patience = 5;
+/// It does not: the agent ends.
+struct Refused {
+  std::string why;
+};
+/// A new place: starts its process. `prefix` (may be empty) is put before the command: {"ip", "netns", "exec", "b"}.
+/// `keeps_memory`: the place has memory that outlives its processes.
+struct StartPlace {
+  PlaceId place{};
+  std::vector<std::string> prefix;
+  bool keeps_memory = false;
+};
+/// The processes of these places hear the plan, and each its Hello, in this generation; so does a process that takes
+/// the place of one of them. `renews_memory`: each gets new memory first, and what it had stays until SettledPlaces.
+struct TellPlan {
+  JobGeneration of;
+  SharedBytes plan;  ///< encoded PlanBytes
+  std::vector<std::pair<PlaceId, Hello>> hellos;
+  bool renews_memory = false;
+};
+/// Another process takes a place whose process has ended, and hears plan and Hello, without drills. `afresh`: it does
+/// not find the memory of the one before.
+struct RestartPlace {
+  JobGeneration of;
+  PlaceId place{};
+  bool afresh = false;
+};
+/// The same message to several places.
+struct ToPlaces {
+  JobGeneration of;
+  std::vector<PlaceId> places;
+  SharedBytes message;  ///< encoded ToWorker
+};
+/// Ends a process by SIGKILL; PlaceEnded follows.
+struct KillPlace {
+  PlaceId place{};
+};
+/// The job has no use for the place any more: its process ends of itself.
+struct DismissPlace {
+  PlaceId place{};
+};
+/// What places had before their memory was renewed may go; of those that are not `used`, all of it.
+struct SettledPlaces {
+  std::vector<PlaceId> used;
+};
+/// The job is over: ends all processes, as Launcher::finish; Finished follows.
+struct Finish {
+  std::int32_t grace_ms = 0, killed_ms = 0;
+};
+using ToAgent = std::variant<Welcome, Refused, StartPlace, TellPlan, RestartPlace, ToPlaces, KillPlace, DismissPlace,
+                             SettledPlaces, Finish, Beat>;
+
+// ---- from an agent -----------------------------------------------------------------------------------
+
+/// The first message of an agent that joins. `places`: how many it takes. `program`: what tells its executable from
+/// another one.
+struct Joins {
+  std::string machine;
+  std::int32_t places = 0;
+  std::string program;
+};
+/// A place has a process. `memory`: the name by which processes of the machine open the place's memory; empty: none.
+struct PlaceStarted {
+  PlaceId place{};
+  std::int64_t pid = -1;
+  std::string memory;
+};
+/// A place has new memory, of this name.
+struct MemoryRenewed {
+  PlaceId place{};
+  std::string memory;
+};
+/// What the process of a place has said to the job.
+struct FromPlace {
+  PlaceId place{};
+  ControlFrame frame;
+};
+/// It has said what no message is.
+struct Garbled {
+  PlaceId place{};
+  Status why;
+};
+/// It has put out a line.
+struct PlaceLogged {
+  PlaceId place{};
+  std::string line;
+};
+/// The process of a place has ended, and all that it has said was told.
+struct PlaceEnded {
+  PlaceId place{};
+  ProcessEnd end;
+};
+/// The agent cannot do what it was told.
+struct AgentFailed {
+  Status why;
+};
+/// What has become of Finish.
+struct Finished {
+  Status left;
+};
+using FromAgent = std::variant<Joins, PlaceStarted, MemoryRenewed, FromPlace, Garbled, PlaceLogged, PlaceEnded,
+                               AgentFailed, Finished, Beat>;
+
+/// Wire form: a Cap'n Proto message. Decoding returns an error (`invalid`) for malformed bytes, and for a kind or an
+/// error code that there is not; what a place says, or hears, is not looked into.
+std::vector<std::byte> encode(const ToAgent& message);
+std::vector<std::byte> encode(const FromAgent& message);
+Expected<ToAgent> decode_to_agent(std::span<const std::byte> bytes);
+Expected<FromAgent> decode_from_agent(std::span<const std::byte> bytes);
+
+}  // namespace troupe::runtime

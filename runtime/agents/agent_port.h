@@ -1,0 +1,71 @@
+// AgentPort: where the agents of other machines join a job.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "devices/process/poll_set.h"
+#include "runtime/agents/agent_messages.h"
+#include "runtime/agents/connection.h"
+
+namespace troupe::runtime {
+
+/// Not thread-safe.
+///
+///   AP-1  (bounded) at most unknown_max connections may wait to prove the token, each for unknown_ns; for a new one
+///         the oldest goes. Each keeps less than a kilobyte;
+///   AP-2  (one line) what peers do wrong is told once a second for each host, with a count.
+class AgentPort {
+ public:
+  static constexpr std::size_t unknown_max = 64;
+  static constexpr std::int64_t unknown_ns = 10'000'000'000;
+
+  /// An agent that has proved the token and said who it is.
+  struct Joined {
+    std::unique_ptr<Connection> connection;
+    std::string peer;
+    Joins joins;
+  };
+
+  /// Listens at HOST:PORT. Error: as listen_at.
+  static Expected<std::unique_ptr<AgentPort>> open(const std::string& address, const TokenKey& token);
+  ~AgentPort();
+  AgentPort(const AgentPort&) = delete;
+  /// HOST:PORT; the port that the system has chosen where that of open() was 0.
+  std::string address() const { return address_of(fd_); }
+
+  void watch(PollSet& set);
+  /// Drops who has taken too long, and tells of what was wrong. After each wait.
+  void turn(std::int64_t now_ns);
+  /// The agents that have joined since the last call.
+  std::vector<Joined> take_joined() { return std::exchange(joined_, {}); }
+
+ private:
+  struct Unknown {
+    std::unique_ptr<Connection> connection;
+    std::string peer;
+    std::int64_t since_ns = -1;  // turn() sets it
+  };
+  struct Wrong {
+    std::int64_t count = 0, told_ns = -1;
+    std::string what;
+  };
+  AgentPort(int fd, const TokenKey& token) : fd_(fd), token_(token) {}
+  void accept();
+  void serve(std::int64_t number);
+  void drop(std::int64_t number, const std::string& why);
+
+  const int fd_;
+  const TokenKey token_;
+  std::map<std::int64_t, Unknown> unknown_;  // by number, the oldest first
+  std::int64_t next_ = 0;
+  std::map<std::string, Wrong> wrong_;  // by host; emptied as it is told
+  std::vector<Joined> joined_;
+};
+
+}  // namespace troupe::runtime

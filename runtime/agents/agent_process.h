@@ -1,0 +1,31 @@
+// A process that is the agent of its machine: joins a job that another machine runs, and serves it until it is over.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "devices/base/status.h"
+#include "runtime/agents/token.h"
+
+namespace troupe::runtime {
+
+struct AgentOptions {
+  std::string join;  ///< HOST:PORT of the job
+  TokenKey token{};
+  std::string machine;            ///< what people call it, such as its host name
+  std::int32_t places = 1;        ///< how many it takes
+  std::string program;            ///< what tells its executable from another one (program_fingerprint)
+  std::int32_t wait_ms = 60'000;  ///< for how long the job may not be reached before the agent gives up
+  std::function<void()> on_join;  ///< the job has taken the machine; may be empty
+};
+
+/// Joins, starts and watches places as the job says, and ends when it is over. While the job cannot be reached, tries
+/// again; its places end with a connection that breaks. SIGINT, SIGTERM and SIGHUP end it and its places. Error: the
+/// job has refused the machine, has another token, or could not be reached for wait_ms.
+Status run_agent(const AgentOptions& options);
+
+/// Tells this executable from another one: its size and content. Error (`io`): it cannot be read.
+Expected<std::string> program_fingerprint();
+
+}  // namespace troupe::runtime

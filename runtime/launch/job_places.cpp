@@ -1,0 +1,292 @@
+#include "runtime/launch/job_places.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "devices/base/check.h"
+#include "devices/base/clock.h"
+#include "devices/base/overloaded.h"
+#include "runtime/plan/plan_io.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+SharedBytes shared(const ToWorker& message) { return std::make_shared<const std::vector<std::byte>>(encode(message)); }
+
+}  // namespace
+
+JobPlaces::JobPlaces(const JobOptions& options, std::function<void(PlaceId, const std::string&)> log)
+    : options_(options), log_(std::move(log)) {}
+
+void JobPlaces::use_this_machine() {
+  Machine& m = machines_.emplace_back();
+  m.places = std::numeric_limits<std::int64_t>::max();
+  m.own = std::make_unique<Agent>([this](FromAgent message) { told_.push_back(std::move(message)); });
+}
+
+void JobPlaces::add_machine(AgentPort::Joined joined) {
+  Machine& m = machines_.emplace_back();
+  m.name = joined.joins.machine;
+  m.places = joined.joins.places;
+  m.connection = std::move(joined.connection);
+  order(machines_.size() - 1, Welcome{machine_budget_ms()});
+}
+
+std::int32_t JobPlaces::machine_budget_ms() const {
+  constexpr int unhurried_ms = 30'000;  // a job that does not go on has no reason to judge early
+  return options_.recovers ? options_.detect_budget_ms : std::max(options_.detect_budget_ms, unhurried_ms);
+}
+
+std::int64_t JobPlaces::room() const {
+  std::int64_t room = 0;
+  for (const Machine& m : machines_) {
+    if (m.own) return std::numeric_limits<std::int64_t>::max();
+    if (m.connection) room += m.places - m.started;
+  }
+  return room;
+}
+
+void JobPlaces::order(std::size_t machine, const ToAgent& what) {
+  Machine& m = machines_[machine];
+  if (m.own) return m.own->take(what);
+  if (!m.connection) return;  // its places were lost with it
+  if (const Status s = m.connection->post(encode(what)); !s.ok()) lose(machine, s);
+}
+
+template <class Make>
+void JobPlaces::order_each(std::span<const PlaceId> places, Make make) {
+  std::map<std::size_t, std::vector<PlaceId>> by_machine;
+  for (const PlaceId place : places) by_machine[at(place).machine].push_back(place);
+  for (const auto& [machine, there] : by_machine) order(machine, make(there));
+}
+
+PlaceId JobPlaces::start() {
+  const std::size_t number = places_.size();
+  Place& place = places_.emplace_back();
+  place.hello = hellos_[number < hellos_.size() ? number : 0];
+  if (number >= hellos_.size()) {
+    place.hello.place = static_cast<std::int32_t>(number);
+    place.hello.cores.clear();
+    place.hello.net_device.clear();
+    place.hello.injections.clear();
+  }
+  const PlaceId id{static_cast<std::int32_t>(number)};
+  const auto& prefixes = options_.prefixes;
+  const auto machine = std::find_if(machines_.begin(), machines_.end(),
+                                    [](const Machine& m) { return (m.own || m.connection) && m.started < m.places; });
+  REQUIRE(machine != machines_.end(), number);
+  ++machine->started;
+  place.machine = static_cast<std::size_t>(machine - machines_.begin());
+  order(id,
+        StartPlace{id, number < prefixes.size() ? prefixes[number] : std::vector<std::string>(), options_.recovers});
+  return id;
+}
+
+Expected<bool> JobPlaces::have_started(std::span<const PlaceId> places) const {
+  bool all = true;
+  for (const PlaceId place : places) {
+    TROUPE_TRY(at(place).not_started);
+    all &= at(place).started;
+  }
+  return all;
+}
+
+void JobPlaces::tell(const Plan& plan, std::span<const PlaceId> places, JobGeneration of, bool renews_memory) {
+  const SharedBytes bytes = shared(PlanBytes{write_plan(plan)});
+  order_each(places, [&](const std::vector<PlaceId>& there) {
+    TellPlan order{of, bytes, {}, renews_memory};
+    for (const PlaceId place : there) order.hellos.emplace_back(place, at(place).hello);
+    return order;
+  });
+}
+
+void JobPlaces::tell_plan(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) {
+  tell(plan, places, of, false);
+}
+
+void JobPlaces::reshape(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) {
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    Hello& hello = at(places[rank]).hello;
+    hello.rank = static_cast<Rank>(rank);
+    hello.injections.clear();  // the process has them
+  }
+  tell(plan, places, of, true);
+}
+
+void JobPlaces::send(std::span<const PlaceId> to, JobGeneration of, const ToWorker& message) {
+  // The same bytes to each place: a plan may be large, and a job may have many.
+  const SharedBytes bytes = shared(message);
+  order_each(to, [&](const std::vector<PlaceId>& there) { return ToPlaces{of, there, bytes}; });
+}
+
+void JobPlaces::settled(std::span<const PlaceId> used) {
+  for (Place& place : places_) place.home.clear();
+  for (std::size_t m = 0; m < machines_.size(); ++m) {
+    SettledPlaces order;
+    for (const PlaceId place : used)
+      if (at(place).machine == m) order.used.push_back(place);
+    this->order(m, order);
+  }
+}
+
+std::string JobPlaces::memory_of(PlaceId place) {
+  const Place& p = at(place);
+  return p.home.empty() ? p.memory : p.home;
+}
+
+Status JobPlaces::with_last_log_lines(PlaceId of, const Status& status) {
+  const auto& lines = at(of).last_lines;
+  if (lines.empty()) return status;
+  std::string text = status.message() + "; its last log lines:";
+  for (const std::string& line : lines) text += "\n  " + line;
+  return {status.code(), text};
+}
+
+void JobPlaces::watch(PollSet& set) {
+  for (std::size_t i = 0; i < machines_.size(); ++i) {
+    const Machine& m = machines_[i];
+    if (m.own) m.own->watch(set);
+    else if (m.connection)
+      set.add(m.connection->fd(), m.connection->events(), [this, i](short happened) {
+        if (happened != 0) read(i);
+      });
+  }
+}
+
+void JobPlaces::turn(std::int64_t now_ns) {
+  const std::int64_t budget_ns = machine_budget_ms() * std::int64_t{1'000'000};
+  for (std::size_t i = 0; i < machines_.size(); ++i) {
+    Machine& m = machines_[i];
+    if (m.own) m.own->tell_ends();
+    if (!m.connection) continue;
+    if (std::exchange(m.heard, false) || m.heard_ns < 0) m.heard_ns = now_ns;
+    if (now_ns - m.sent_ns >= budget_ns / 8) {
+      m.sent_ns = now_ns;
+      order(i, Beat{});
+    }
+    if (m.connection && now_ns - m.heard_ns > budget_ns)
+      lose(i, Status(Code::unavailable, fmt::format("its agent has said nothing for {:.1f} s",
+                                                    static_cast<double>(now_ns - m.heard_ns) * 1e-9)));
+  }
+}
+
+void JobPlaces::resumed_after_stop(std::int64_t now_ns) {
+  for (Machine& m : machines_) m.heard_ns = now_ns;
+}
+
+void JobPlaces::read(std::size_t machine) {
+  Machine& m = machines_[machine];
+  if (!m.connection) return;
+  std::deque<std::vector<std::byte>> messages;
+  const Status s = m.connection->serve(messages);
+  m.heard = true;
+  for (const auto& bytes : messages) {
+    auto message = decode_from_agent(bytes);
+    if (!message.ok()) return lose(machine, message.status());
+    const auto is_here = [&](const auto& said) {
+      if constexpr (requires { said.place; }) {
+        const auto n = static_cast<std::size_t>(said.place);
+        return n < places_.size() && places_[n].machine == machine;
+      } else {
+        return true;
+      }
+    };
+    if (!std::visit(is_here, *message))
+      return lose(machine, Status(Code::invalid, "it speaks for a worker that it does not have"));
+    if (const auto* finished = std::get_if<Finished>(&*message)) m.finished = finished->left;
+    else told_.push_back(*std::move(message));
+  }
+  if (!s.ok()) lose(machine, s);
+}
+
+void JobPlaces::lose(std::size_t machine, const Status& why) {
+  Machine& m = machines_[machine];
+  m.connection.reset();
+  for (std::size_t n = 0; n < places_.size(); ++n)
+    if (places_[n].machine == machine)
+      told_.push_back(PlaceEnded{
+          PlaceId{static_cast<std::int32_t>(n)},
+          {ProcessEnd::Kind::lost,
+           Status(Code::unavailable, fmt::format("worker {} was lost with machine {}: {}", n, m.name, why.message())),
+           std::vector<std::int64_t>()}});
+}
+
+Status JobPlaces::finish(int grace_ms, int killed_ms) {
+  Status left;
+  const auto add = [&](const Status& s) {
+    if (!s.ok()) left = left.ok() ? s : Status(s.code(), left.message() + "; " + s.message());
+  };
+  const SteadyClock clock;
+  for (std::size_t i = 0; i < machines_.size(); ++i) {
+    if (machines_[i].own) add(machines_[i].own->finish(grace_ms, killed_ms));
+    else order(i, Finish{grace_ms, killed_ms});
+  }
+  constexpr std::int64_t ms = 1'000'000, more_ms = 5'000;
+  const std::int64_t until_ns = clock.now_ns() + (std::int64_t{grace_ms} + killed_ms + more_ms) * ms;
+  const auto awaits = [&](const Machine& m) { return m.connection && !m.finished; };
+  while (std::any_of(machines_.begin(), machines_.end(), awaits) && clock.now_ns() < until_ns) {
+    PollSet set;
+    watch(set);
+    if (set.wait(200)) set.serve();
+  }
+  for (const Machine& m : machines_) {
+    if (m.finished) add(*m.finished);
+    else if (m.connection) add(Status(Code::unavailable, "machine " + m.name + " does not say that its workers ended"));
+  }
+  return left;
+}
+
+void JobPlaces::bring_to(Coordinator& coordinator, std::int64_t now_ns) {
+  while (!told_.empty()) {
+    const FromAgent message = std::move(told_.front());
+    told_.pop_front();
+    take(message, coordinator, now_ns);
+  }
+}
+
+void JobPlaces::take(const PlaceStarted& started, Coordinator& coordinator) {
+  Place& place = at(started.place);
+  place.pid = started.pid;
+  place.memory = started.memory;
+  place.last_lines.clear();
+  if (!std::exchange(place.started, true) && coordinator.rank_of(started.place) < 0)
+    coordinator.add_place(started.place);
+}
+
+void JobPlaces::take(const FromAgent& message, Coordinator& coordinator, std::int64_t now_ns) {
+  std::visit(Overloaded{
+                 [&](const PlaceStarted& m) { take(m, coordinator); },
+                 [&](const MemoryRenewed& m) {
+                   Place& place = at(m.place);
+                   if (place.home.empty()) place.home = place.memory;
+                   place.memory = m.memory;
+                 },
+                 [&](const FromPlace& m) { coordinator.heard(m.place, m.frame, now_ns); },
+                 [&](const Garbled& m) {
+                   if (!coordinator.over()) coordinator.distrust(m.place, m.why, now_ns);
+                 },
+                 [&](const PlaceLogged& m) {
+                   auto& lines = at(m.place).last_lines;
+                   lines.push_back(m.line);
+                   if (lines.size() > log_lines_kept) lines.pop_front();
+                   log_(m.place, m.line);
+                 },
+                 [&](const PlaceEnded& m) {
+                   Place& place = at(m.place);
+                   place.pid = -1;
+                   if (!place.started) place.not_started = m.end.how;
+                   if (place.started || coordinator.rank_of(m.place) >= 0) coordinator.down(m.place, m.end, now_ns);
+                 },
+                 [&](const AgentFailed& m) { coordinator.end(m.why, exit_worker); },
+                 [](const Joins&) {},                         // AgentPort takes it
+                 [](const Beat&) {}, [](const Finished&) {},  // read() takes it
+             },
+             message);
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,120 @@
+// JobPlaces: the places of a job as its coordinator reaches them: through the agent of each machine. Without other
+// machines the agent is an object of this process.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/agents/agent.h"
+#include "runtime/agents/agent_port.h"
+#include "runtime/elastic/coordinator.h"
+#include "runtime/launch/app.h"
+
+namespace troupe::runtime {
+
+/// The last lines of a place's log that its end is told with, at most.
+inline constexpr std::size_t log_lines_kept = 20;
+
+/// Not thread-safe. Places are numbered from 0, in the order in which they are started: machine by machine, as many on
+/// each as its agent takes.
+class JobPlaces final : public CoordinatorSink {
+ public:
+  /// `log`: takes each line that a place puts out.
+  JobPlaces(const JobOptions& options, std::function<void(PlaceId, const std::string&)> log);
+
+  // ---- machines --------------------------------------------------------------------------------------
+
+  /// Without another machine: this one, which takes any number of places.
+  void use_this_machine();
+  /// An agent that has joined; places that are started from now on may be there. It is told so.
+  void add_machine(AgentPort::Joined joined);
+  /// Places that can still be started.
+  std::int64_t room() const;
+
+  // ---- places ----------------------------------------------------------------------------------------
+
+  /// What places hear beside their plan, by number; those beyond hear as the first, and may use any core. Before the
+  /// first is started.
+  void begin(std::vector<Hello> hellos) { hellos_ = std::move(hellos); }
+  /// Starts the process of a new place. REQUIRES: room.
+  PlaceId start();
+  /// Each of these places, by rank, has been started, and hears the plan.
+  void tell_plan(const Plan& plan, std::span<const PlaceId> places, JobGeneration of);
+  /// Whether each of these places has a process; the first error, where one could not be started.
+  Expected<bool> have_started(std::span<const PlaceId> places) const;
+  /// The process of a place; -1: it has ended.
+  std::int64_t pid(PlaceId place) const { return at(place).pid; }
+  /// What people call the machine of a place; empty: this one.
+  const std::string& machine(PlaceId place) const { return machines_[at(place).machine].name; }
+
+  void watch(PollSet& set);
+  /// After each wait: what has ended, and which machine says nothing any more.
+  void turn(std::int64_t now_ns);
+  /// This process was stopped until now, and read nothing.
+  void resumed_after_stop(std::int64_t now_ns);
+  /// Brings the coordinator what agents have told since the last call.
+  void bring_to(Coordinator& coordinator, std::int64_t now_ns);
+  /// Ends all processes, as Launcher::finish; bring_to() has what their logs still had.
+  Status finish(int grace_ms, int killed_ms);
+
+  // ---- CoordinatorSink -------------------------------------------------------------------------------
+
+  void send(std::span<const PlaceId> to, JobGeneration of, const ToWorker& message) override;
+  Status with_last_log_lines(PlaceId of, const Status& status) override;
+  void restart(PlaceId place, JobGeneration of, bool afresh) override { order(place, RestartPlace{of, place, afresh}); }
+  void kill(PlaceId place) override { order(place, KillPlace{place}); }
+  void reshape(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) override;
+  std::string memory_of(PlaceId place) override;
+  std::int32_t machine_of(PlaceId place) override { return static_cast<std::int32_t>(at(place).machine); }
+  void settled(std::span<const PlaceId> used) override;
+  void dismiss(PlaceId place) override { order(place, DismissPlace{place}); }
+
+ private:
+  struct Machine {
+    std::string name;
+    std::int64_t places = 0, started = 0;    // that it takes; that it was given
+    std::unique_ptr<Agent> own;              // in this process, or else ...
+    std::unique_ptr<Connection> connection;  // ... with its agent; null: it is lost
+    std::int64_t heard_ns = -1, sent_ns = 0;
+    bool heard = false;  // since turn()
+    std::optional<Status> finished;
+  };
+  struct Place {
+    std::size_t machine = 0;
+    std::int64_t pid = -1;
+    Hello hello;
+    std::string memory, home;  // names; the second: of what it had before reshape()
+    std::deque<std::string> last_lines;
+    bool started = false;  // the coordinator knows it
+    Status not_started;
+  };
+  /// For how long an agent may say nothing.
+  std::int32_t machine_budget_ms() const;
+  Place& at(PlaceId place) { return places_[static_cast<std::size_t>(place)]; }
+  const Place& at(PlaceId place) const { return places_[static_cast<std::size_t>(place)]; }
+  void order(std::size_t machine, const ToAgent& order);
+  void order(PlaceId place, const ToAgent& what) { order(at(place).machine, what); }
+  /// The same to each machine that has some of these places: `make` makes it, for them.
+  template <class Make>
+  void order_each(std::span<const PlaceId> places, Make make);
+  void read(std::size_t machine);
+  /// A machine is not reached any more: its places are lost with it.
+  void lose(std::size_t machine, const Status& why);
+  void tell(const Plan& plan, std::span<const PlaceId> places, JobGeneration of, bool renews_memory);
+  void take(const FromAgent& message, Coordinator& coordinator, std::int64_t now_ns);
+  void take(const PlaceStarted& started, Coordinator& coordinator);
+
+  const JobOptions& options_;
+  const std::function<void(PlaceId, const std::string&)> log_;
+  std::vector<Hello> hellos_;
+  std::vector<Place> places_;
+  std::deque<FromAgent> told_;
+  std::vector<Machine> machines_;
+};
+
+}  // namespace troupe::runtime
