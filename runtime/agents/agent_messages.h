@@ -41,8 +41,8 @@ struct TellPlan {
   std::vector<std::pair<PlaceId, Hello>> hellos;
   bool renews_memory = false;
 };
-/// Another process takes a place whose process has ended, and hears plan and Hello, without drills. `afresh`: it does
-/// not find the memory of the one before.
+/// The agent starts another process in a place whose process has ended, and tells it plan and Hello, without drills.
+/// `afresh`: with new memory.
 struct RestartPlace {
   JobGeneration of;
   PlaceId place{};
