@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <deque>
 #include <limits>
-#include <set>
 #include <span>
 
 #include "checkpoint/catalog.h"
@@ -20,9 +18,9 @@
 #include "devices/process/descriptors.h"
 #include "devices/process/end_signals.h"
 #include "runtime/agents/agent_port.h"
-#include "runtime/agents/agent_process.h"
 #include "runtime/elastic/coordinator.h"
 #include "runtime/launch/fresh_number.h"
+#include "runtime/launch/gather_machines.h"
 #include "runtime/launch/hello.h"
 #include "runtime/launch/job_places.h"
 #include "runtime/launch/job_socket.h"
@@ -122,38 +120,10 @@ class Job {
     const JobMachines& o = options_.machines;
     if (o.count == 0) return places_.use_this_machine(), Status{};
     TROUPE_ASSIGN(const TokenKey token, read_token(o.token_file));
-    TROUPE_ASSIGN(const std::string program, program_fingerprint());
     TROUPE_ASSIGN(port_, AgentPort::open(o.listen, token));
     log_info(fmt::format("waits for the agents of {} at {}", counted(o.count, "machine"), port_->address()));
-    const std::int64_t until_ns = clock_.now_ns() + o.wait_s * std::int64_t{1'000'000'000};
-    std::vector<AgentPort::Joined> joined;
-    while (std::ssize(joined) < o.count) {
-      PollSet set;
-      port_->watch(set);
-      bool signal = false;
-      set.add(signals_.fd(), POLLIN, [&signal](short happened) { signal = happened != 0; });
-      std::set<std::string> gone;  // by machine
-      for (const AgentPort::Joined& one : joined)
-        set.add(one.connection->fd(), one.connection->events(), [&](short happened) {
-          std::deque<std::vector<std::byte>> early;
-          if (happened != 0 && !one.connection->serve(early).ok()) gone.insert(one.joins.machine);
-        });
-      if (set.wait(200)) set.serve();
-      std::erase_if(joined, [&](const auto& one) { return gone.count(one.joins.machine) > 0; });
-      port_->turn(clock_.now_ns());
-      for (AgentPort::Joined& one : port_->take_joined()) {
-        if (const Status s = may_join(one.joins, joined, program); !s.ok()) refuse(one, s);
-        else if (std::ssize(joined) < o.count) joined.push_back(std::move(one));
-        else refuse(one, Status(Code::unavailable, "the job has all its machines"));
-      }
-      if (signal) return on_signal(), Status{};
-      if (clock_.now_ns() >= until_ns)
-        return Status(Code::unavailable, fmt::format("{} of {} machines have joined within {} s (troupe agent --join)",
-                                                     joined.size(), o.count, o.wait_s));
-    }
-    // By name: the same machines always have the same ranks.
-    std::sort(joined.begin(), joined.end(),
-              [](const auto& a, const auto& b) { return a.joins.machine < b.joins.machine; });
+    TROUPE_ASSIGN(auto joined, gather_machines(*port_, o, signals_.fd(), clock_));
+    if (joined.empty()) return on_signal(), Status{};
     for (AgentPort::Joined& one : joined) {
       log_info(fmt::format("machine {} ({}) joins, with {}", one.joins.machine, one.peer,
                            counted(one.joins.places, "place")));
@@ -163,19 +133,6 @@ class Job {
       return invalid(fmt::format("the job needs {}, and its machines have {}: give an agent more (--places)",
                                  counted(need, "place"), places_.room()));
     return {};
-  }
-  static Status may_join(const Joins& joins, const std::vector<AgentPort::Joined>& others, const std::string& program) {
-    if (joins.program != program)
-      return invalid("machine " + joins.machine +
-                     " runs another executable than the job: install the same build on all machines");
-    for (const AgentPort::Joined& other : others)
-      if (other.joins.machine == joins.machine)
-        return invalid("there is a machine " + joins.machine + " already: name it otherwise (--name)");
-    return {};
-  }
-  static void refuse(AgentPort::Joined& joined, const Status& why) {
-    log_warn(fmt::format("{} is refused: {}", joined.peer, why.message()));
-    (void)joined.connection->post(encode(ToAgent(Refused{why.message()}))).ok();
   }
 
   std::unique_ptr<CheckpointTracker> make_checkpoints() {

@@ -1,0 +1,135 @@
+// From which version and whose memory a job goes on: the part of the coordinator that chooses the state.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "devices/base/log.h"
+#include "runtime/elastic/coordinator.h"
+#include "runtime/plan/plan_io.h"
+
+namespace troupe::runtime {
+
+void Coordinator::note_left(PlaceId place, const WholeVersions& versions, bool suspect) {
+  if (suspect) home_.suspect.insert(place);
+  if (home_.plan != plan_) return;  // the state of the job lies where it has lain
+  home_.left[place] = versions;
+  if (!suspect) home_.suspect.erase(place);  // its memory is new since it was
+}
+
+std::optional<std::int32_t> Coordinator::only_machine() const {
+  const std::int32_t machine = sink_.machine_of(options_.places.front());
+  const auto is_there = [&](PlaceId place) { return sink_.machine_of(place) == machine; };
+  if (!std::all_of(options_.places.begin(), options_.places.end(), is_there)) return std::nullopt;
+  return machine;
+}
+
+Inventory Coordinator::inventory() const {
+  Inventory inventory(*home_.plan);
+  const auto machine = only_machine();
+  for (Rank r = 0; r < home_.plan->workers(); ++r) {
+    const PlaceId place = home_.places[static_cast<std::size_t>(r)];
+    const auto it = home_.left.find(place);
+    const bool used = it != home_.left.end() && home_.suspect.count(place) == 0;
+    if (used && (!machine || sink_.machine_of(place) == *machine)) inventory.holds(r, it->second);
+  }
+  return inventory;
+}
+
+bool Coordinator::can_reach(const Inventory& inventory, std::int64_t version) const {
+  if (only_machine()) return true;                             // the inventory is of that machine
+  bool stays = home_.plan == plan_ && !plan_->keeps_copies();  // each place has what it needs
+  for (Rank r = 0; stays && r < plan_->workers(); ++r) stays = inventory.holds(r, version);
+  return stays;
+}
+
+std::optional<std::int64_t> Coordinator::newest_held(const Inventory& inventory) const {
+  std::int64_t most = session_->committed();
+  if (const auto read = session_->oldest_read()) most = std::min(most, *read);
+  return inventory.newest([&](std::int64_t v) { return v <= most && session_->sums_of(v) && can_reach(inventory, v); });
+}
+
+StateHome Coordinator::home_of(std::int64_t version, const Inventory& inventory) {
+  StateHome home;
+  const bool same = home_.plan == plan_;
+  bool lacks = !same || plan_->keeps_copies();
+  for (Rank r = 0; r < home_.plan->workers(); ++r) lacks |= !inventory.holds(r, version);
+  if (!lacks) return home;
+  if (!same) home.plan = write_plan(*home_.plan);
+  for (Rank r = 0; r < home_.plan->workers(); ++r) {
+    const PlaceId place = home_.places[static_cast<std::size_t>(r)];
+    home.areas.push_back(inventory.has(r, version) ? sink_.memory_of(place) : "");
+  }
+  for (const PlaceId place : options_.places) {
+    const auto it = std::find(home_.places.begin(), home_.places.end(), place);
+    home.own.push_back(it == home_.places.end() ? -1 : static_cast<Rank>(it - home_.places.begin()));
+  }
+  return home;
+}
+
+void Coordinator::settle() {
+  if (home_.plan != plan_) {
+    home_.plan = plan_;
+    home_.places = options_.places;
+    sink_.settled(options_.places);
+    if (options_.on_settled) options_.on_settled();
+  }
+  int spares = options_.spares;
+  for (const PlaceId place : available())
+    if (planned_ && rank_of(place) < 0 && spares-- <= 0) {
+      gone_.insert(place);
+      sink_.dismiss(place);
+    }
+  planned_ = false;
+  home_.left.clear();
+  home_.suspect.clear();
+}
+
+Connect Coordinator::choose_state(std::int64_t now_ns) {
+  Connect connect;
+  std::int64_t version = options_.session.first_step;
+  std::optional<SumState> sums = options_.session.sums;
+  const Inventory inventory = this->inventory();
+  const auto saved = checkpoints_ ? checkpoints_->newest() : std::nullopt;
+  const auto held = newest_held(inventory);
+  if (ends_early_ && saved && saved->version >= held.value_or(0)) return end_as_saved(*saved), connect;
+  // Memory first, also where a checkpoint is newer than copies: to repeat steps needs no disk, which may be damaged.
+  if (held) {
+    connect.adopt = version = *held;
+    connect.home = home_of(version, inventory);
+    sums = *session_->sums_of(version);
+    incident_->from = "memory";
+  } else if (saved) {
+    version = saved->version;
+    sums = saved->sums;
+    incident_->from = connect.restore = saved->folder;
+  } else {
+    incident_->from = connect.restore = options_.restore;
+  }
+  if (ends_early_) {
+    pause_.end_with(version, options_.session.steps);
+    checkpoints_->end_with(version);
+  }
+  told_.go_on_from(version);
+  begin_session(version, std::move(sums));
+  incident_->version = version;
+  incident_->ends = ends_early_;
+  if (version > last_version_) in_a_row_ = std::min(in_a_row_, incident_->planned ? 0 : 1);  // it has come further
+  last_version_ = version;
+  incident_->generation = fence_.generation().number;
+  incident_->agreed_ns = now_ns;
+  log_debug(fmt::format("the job goes on from version {}", version));
+  return connect;
+}
+
+void Coordinator::end_as_saved(const SavedVersion& saved) {
+  told_.go_on_from(saved.version);
+  begin_session(saved.version, saved.sums);
+  incident_->version = saved.version;
+  incident_->from = saved.folder;
+  incident_->generation = fence_.generation().number;
+  incident_->ends = true;
+  pause_.end_with(saved.version, options_.session.steps);
+  end(pause_.status(), pause_.code());
+}
+
+}  // namespace troupe::runtime

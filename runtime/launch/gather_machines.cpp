@@ -1,0 +1,68 @@
+#include "runtime/launch/gather_machines.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <deque>
+#include <set>
+
+#include "devices/base/log.h"
+#include "runtime/agents/agent_process.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+Status may_join(const Joins& joins, const std::vector<AgentPort::Joined>& others, const std::string& program) {
+  if (joins.program != program)
+    return invalid("machine " + joins.machine +
+                   " runs another executable than the job: install the same build on all machines");
+  for (const AgentPort::Joined& other : others)
+    if (other.joins.machine == joins.machine)
+      return invalid("there is a machine " + joins.machine + " already: name it otherwise (--name)");
+  return {};
+}
+
+}  // namespace
+
+void refuse(AgentPort::Joined& joined, const Status& why) {
+  log_warn(fmt::format("{} is refused: {}", joined.peer, why.message()));
+  (void)joined.connection->post(encode(ToAgent(Refused{why.message()}))).ok();
+}
+
+Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const JobMachines& machines, int interrupt_fd,
+                                                         const Clock& clock) {
+  TROUPE_ASSIGN(const std::string program, program_fingerprint());
+  const std::int64_t until_ns = clock.now_ns() + machines.wait_s * std::int64_t{1'000'000'000};
+  std::vector<AgentPort::Joined> joined;
+  while (std::ssize(joined) < machines.count) {
+    PollSet set;
+    port.watch(set);
+    bool interrupted = false;
+    set.add(interrupt_fd, POLLIN, [&interrupted](short happened) { interrupted = happened != 0; });
+    std::set<std::string> gone;  // by machine
+    for (const AgentPort::Joined& one : joined)
+      set.add(one.connection->fd(), one.connection->events(), [&](short happened) {
+        std::deque<std::vector<std::byte>> early;
+        if (happened != 0 && !one.connection->serve(early).ok()) gone.insert(one.joins.machine);
+      });
+    if (set.wait(200)) set.serve();
+    std::erase_if(joined, [&](const auto& one) { return gone.count(one.joins.machine) > 0; });
+    port.turn(clock.now_ns());
+    for (AgentPort::Joined& one : port.take_joined()) {
+      if (const Status s = may_join(one.joins, joined, program); !s.ok()) refuse(one, s);
+      else if (std::ssize(joined) < machines.count) joined.push_back(std::move(one));
+      else refuse(one, Status(Code::unavailable, "the job has all its machines"));
+    }
+    if (interrupted) return std::vector<AgentPort::Joined>();
+    if (clock.now_ns() >= until_ns)
+      return Status(Code::unavailable, fmt::format("{} of {} machines have joined within {} s (troupe agent --join)",
+                                                   joined.size(), machines.count, machines.wait_s));
+  }
+  std::sort(joined.begin(), joined.end(),
+            [](const auto& a, const auto& b) { return a.joins.machine < b.joins.machine; });
+  return joined;
+}
+
+}  // namespace troupe::runtime
