@@ -171,16 +171,19 @@ bool Launcher::read_log(WorkerProcess& w, const std::function<void(const std::st
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return true;
     const bool end = n <= 0;
-    for (ssize_t i = 0; i < n || (end && !w.partial_line.empty());) {
-      if (end || chunk[i] == '\n') {
-        line(w.partial_line);
-        w.partial_line.clear();
-        if (end) break;
-      } else {
-        w.partial_line += chunk[i];
+    const auto end_line = [&] {
+      line(w.partial_line);
+      w.partial_line.clear();
+    };
+    for (ssize_t i = 0; i < n; ++i) {
+      if (chunk[i] == '\n') {
+        end_line();
+        continue;
       }
-      ++i;
+      if (w.partial_line.size() == log_line_bytes_max) end_line();
+      w.partial_line += chunk[i];
     }
+    if (end && !w.partial_line.empty()) end_line();
     if (end) {
       if (w.log_fd >= 0) ::close(w.log_fd);
       w.log_fd = -1;

@@ -38,9 +38,15 @@ struct WorkerProcess {
   /// Sends the process a signal, unless it has exited.
   void signal(int number) const;
 };
+/// File descriptors that each process of a job of so many workers may need: the job's process has a control link, a log
+/// and a pidfd of each, and of one that recovers for a while two memories; a worker has texts, checkpoints, and UCX's
+/// sockets, over TCP one for each other worker.
+constexpr std::int64_t descriptors_of(std::int64_t workers, bool recovers) { return 32 + (recovers ? 5 : 3) * workers; }
 /// The most that one call reads of a worker's log: more than its pipe holds. A worker that writes without end must not
 /// keep its parent from the other workers, from signals and from its end.
 inline constexpr std::size_t log_bytes_at_once = 256 << 10;
+/// A longer line is told in pieces: a progress bar may never end its line.
+inline constexpr std::size_t log_line_bytes_max = 16 << 10;
 /// How long a worker may take to end after SIGKILL: the kernel gives back the memory of a large one for seconds.
 inline constexpr int killed_ms_max = 30'000;
 
@@ -65,7 +71,7 @@ class Launcher {
   /// Lets go of what the place had before renew_memory; `used`: false: and of what it has.
   static void forget_memory(WorkerProcess& worker, bool used);
   std::vector<WorkerProcess>& workers() { return workers_; }
-  /// Reads what a worker's log has, up to log_bytes_at_once; complete lines go to `line`. False at its end.
+  /// Reads what a worker's log has, up to log_bytes_at_once; complete lines go to `line`, and pieces of log_line_bytes_max. False at its end.
   bool read_log(WorkerProcess& worker, const std::function<void(const std::string&)>& line);
   /// Reaps a worker whose pidfd is readable. Returns whether it counts as exited: one that a debugger holds does not,
   /// and its pidfd stays readable. No status is left to take where another part of this process has waited

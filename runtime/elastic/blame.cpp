@@ -24,7 +24,8 @@ void Coordinator::kill_who_stay(std::int64_t now_ns) {
 
 void Coordinator::blame(Rank rank, Fault fault, const std::string& why, std::int64_t now_ns) {
   const bool at_once = fault == Fault::slow || fault == Fault::corrupt;
-  if (const auto [it, fresh] = blamed_.emplace(rank, Blame{fault, why, false, {}}); !fresh) {
+  const PlaceId place = options_.places[static_cast<std::size_t>(rank)];
+  if (const auto [it, fresh] = blamed_.emplace(place, Blame{fault, why, -1, {}}); !fresh) {
     if (fault == Fault::corrupt) it->second.fault = fault;
     return;
   }
@@ -35,26 +36,51 @@ void Coordinator::blame(Rank rank, Fault fault, const std::string& why, std::int
     send_all(ExplainAll{});
   }
   if (!at_once) return;
-  blamed_.at(rank).killed = true;
-  sink_.kill(options_.places[static_cast<std::size_t>(rank)]);
+  blamed_.at(place).killed_ns = now_ns;
+  sink_.kill(place);
 }
 
 bool Coordinator::have_answered(std::int64_t now_ns) const {
   if (now_ns >= *answer_until_ns_) return true;
   for (Rank r = 0; r < plan_->workers(); ++r)
-    if (answers_.count(r) == 0 && blamed_.count(r) == 0 && stopped_.count(r) == 0 && !is_gone(r)) return false;
+    if (answers_.count(r) == 0 && !is_blamed(r) && stopped_.count(r) == 0 && !is_gone(r)) return false;
   return true;
 }
 
 void Coordinator::kill_the_blamed(std::int64_t now_ns) {
   answer_until_ns_.reset();
   const std::string report = "\n" + waits_text(place_numbers(), session_->waits_for(), std::exchange(answers_, {}));
-  for (auto& [rank, blame] : blamed_) {
-    if (std::exchange(blame.killed, true)) continue;
+  for (auto& [place, blame] : blamed_) {
+    if (blame.killed_ns >= 0) continue;
+    blame.killed_ns = now_ns;
     blame.report = report;
     last_heard_ns_ = now_ns;  // what the kill sets free is waited for anew
-    log_debug(fmt::format("{} is killed", worker(rank)));
-    sink_.kill(options_.places[static_cast<std::size_t>(rank)]);
+    log_debug(fmt::format("worker {} is killed", static_cast<std::int32_t>(place)));
+    sink_.kill(place);
+  }
+}
+
+std::int64_t Coordinator::killed_end_at_ns() const {
+  std::int64_t at = std::numeric_limits<std::int64_t>::max();
+  for (const auto& [place, blame] : blamed_)
+    if (blame.killed_ns >= 0) at = std::min(at, blame.killed_ns + waits_.killed_ns);
+  return at;
+}
+
+void Coordinator::give_up_who_outlive_kills(std::int64_t now_ns) {
+  std::vector<PlaceId> outlive;
+  for (const auto& [place, blame] : blamed_)
+    if (blame.killed_ns >= 0 && now_ns >= blame.killed_ns + waits_.killed_ns) outlive.push_back(place);
+  for (const PlaceId place : outlive) {
+    down(place,
+         {ProcessEnd::Kind::lost,
+          Status(
+              Code::unavailable,
+              fmt::format("worker {} has not ended within {:.0f} s of SIGKILL: a debugger, a driver or a disk holds it",
+                          static_cast<std::int32_t>(place), static_cast<double>(waits_.killed_ns) * 1e-9)),
+          std::vector<std::int64_t>()},
+         now_ns);
+    blamed_.erase(place);
   }
 }
 
@@ -69,7 +95,7 @@ std::int64_t Coordinator::silent_at_ns() const {
   const bool ends = options_.recovers && session_->finished();  // one that hangs then would hold up the end
   if ((!recovers() && !ends) || options_.detect_ns == 0) return at;
   for (Rank r = 0; r < plan_->workers(); ++r)
-    if (blamed_.count(r) == 0 && stopped_.count(r) == 0 && !is_gone(r))
+    if (!is_blamed(r) && stopped_.count(r) == 0 && !is_gone(r))
       at = std::min(at, pulses_[static_cast<std::size_t>(r)].heard_ns + options_.detect_ns);
   return at;
 }

@@ -76,8 +76,7 @@ void Coordinator::settle() {
   int spares = options_.spares;
   for (const PlaceId place : available())
     if (planned_ && rank_of(place) < 0 && spares-- <= 0) {
-      gone_.insert(place);
-      sink_.dismiss(place);
+      dismiss(place);
     }
   planned_ = false;
   home_.left.clear();
@@ -89,8 +88,9 @@ Connect Coordinator::choose_state(std::int64_t now_ns) {
   std::int64_t version = options_.session.first_step;
   std::optional<SumState> sums = options_.session.sums;
   const Inventory inventory = this->inventory();
-  const auto saved = checkpoints_ ? checkpoints_->newest() : std::nullopt;
   const auto held = newest_held(inventory);
+  // Asked only where it may count: a disk may be slow, or damaged.
+  const auto saved = checkpoints_ && (!held || ends_early_) ? checkpoints_->newest() : std::nullopt;
   if (ends_early_ && saved && saved->version >= held.value_or(0)) return end_as_saved(*saved), connect;
   // Memory first, also where a checkpoint is newer than copies: to repeat steps needs no disk, which may be damaged.
   if (held) {

@@ -68,13 +68,14 @@ std::string Coordinator::worker(Rank rank) const {
 
 void Coordinator::heard(PlaceId from, const ControlFrame& frame, std::int64_t now_ns) {
   const Rank rank = rank_of(from);
-  if (over_ || rank < 0 || !fence_.admits(frame.of)) return;  // a place without a rank has nothing to do
+  // A place without a rank has nothing to do, one that is gone nothing to say.
+  if (over_ || rank < 0 || is_gone(rank) || !fence_.admits(frame.of)) return;
   auto message = decode_from_worker(frame.message);
   if (!message.ok()) return distrust(from, message.status().in(worker(rank)), now_ns);
   pulses_[static_cast<std::size_t>(rank)].heard_ns = now_ns;
   pulses_[static_cast<std::size_t>(rank)].starts = false;
-  if (const auto it = blamed_.find(rank);
-      it != blamed_.end() && it->second.fault == Fault::silent && !it->second.killed)
+  if (const auto it = blamed_.find(from);
+      it != blamed_.end() && it->second.fault == Fault::silent && it->second.killed_ns < 0)
     blamed_.erase(it);  // it speaks
   if (auto* m = std::get_if<Explained>(&*message)) {
     if (answer_until_ns_) answers_[rank] = m->text;
@@ -94,30 +95,39 @@ void Coordinator::heard(PlaceId from, const ControlFrame& frame, std::int64_t no
 
 void Coordinator::distrust(PlaceId from, const Status& why, std::int64_t now_ns) {
   const Rank rank = rank_of(from);
-  if (rank < 0 || !recovers() || !begun_) return end(why, exit_worker);
-  blame(rank, Fault::corrupt, why.message(), now_ns);
+  if (!options_.recovers || !begun_ || diverged_) return end(why, exit_worker);
+  if (rank >= 0 && !session_->finished()) {
+    home_.suspect.insert(from);  // also where it ends when it has another rank, or none
+    return blame(rank, Fault::corrupt, why.message(), now_ns);
+  }
+  if (over_ || gone_.count(from) > 0 || stopped_.count(rank) > 0) return;
+  log_warn(why.message() + ": it has no part in the job any more, and is killed");
+  if (rank >= 0) stopped_.insert(rank);  // the results are known
+  else gone_.insert(from);
+  sink_.kill(from);
 }
 
 void Coordinator::down(PlaceId place, const ProcessEnd& ended, std::int64_t now_ns) {
   using Kind = ProcessEnd::Kind;
   const Rank rank = rank_of(place);
-  if (over_ || stopped_.count(rank)) return;
+  if (over_ || gone_.count(place) > 0 || stopped_.count(rank) > 0) return;
   Kind kind = ended.kind;
-  if (const auto why = blamed_.find(rank);
-      why != blamed_.end() && why->second.fault == Fault::corrupt && kind != Kind::lost)
-    kind = Kind::suspect;
+  const auto why = blamed_.find(place);
+  if (why != blamed_.end() && why->second.fault == Fault::corrupt && kind != Kind::lost) kind = Kind::suspect;
   if (kind == Kind::lost) home_.left.erase(place);  // and its memory with it
   if (rank < 0) {
     if (kind == Kind::suspect) home_.suspect.insert(place);
-    if (gone_.insert(place).second) log_warn(ended.how.message() + ": it had no part in the job, and is gone");
+    if (why != blamed_.end()) blamed_.erase(why);
+    gone_.insert(place);
+    log_warn(ended.how.message() + ": it had no part in the job, and is gone");
     return;
   }
   note_left(place, ended.left, kind == Kind::suspect);
   if (checkpoint_rejected_ && kind == Kind::refused) kind = Kind::worn;  // it could not restore it
   const bool worn = kind == Kind::worn;
   Status told = ended.how;
-  if (const auto why = blamed_.find(rank); why != blamed_.end()) {
-    if (why->second.killed)
+  if (why != blamed_.end()) {
+    if (why->second.killed_ns >= 0)
       told = Status(ended.how.code(),
                     fmt::format("{}; {} was killed for it{}", why->second.why, worker(rank), why->second.report));
     if (why->second.fault == Fault::slow && kind == Kind::ordinary) kind = Kind::worn;
@@ -130,8 +140,11 @@ void Coordinator::down(PlaceId place, const ProcessEnd& ended, std::int64_t now_
     stopped_.insert(rank);
     return;
   }
-  if (kind == Kind::lost && !options_.replan)
-    return end(cause.in("a machine is lost, and no other shape is asked for (--replace never)"), exit_worker);
+  if (kind == Kind::lost && recovers() && begun_ && !options_.replan) {
+    lose(rank, "", cause, now_ns);  // it is an incident all the same
+    return end(cause.in("a worker is lost for good, which the job was to replace (--replace never: it goes on with fewer)"),
+               exit_worker);
+  }
   // What a process cannot do at the start it cannot do at the next one either.
   if (!recovers() || (kind == Kind::refused && !begun_)) return end(cause, exit_worker);
   if (worn && phase_ == Phase::leaving && quiesced_.count(rank) == 0) {  // that is no loss
@@ -172,6 +185,11 @@ void Coordinator::turn(std::int64_t now_ns) {
     if (!leave_until_ns_) leave_until_ns_ = now_ns + leaving_may_take_ns();
     if (now_ns >= *leave_until_ns_) kill_who_stay(now_ns);
   }
+  if (now_ns >= killed_end_at_ns()) {
+    give_up_who_outlive_kills(now_ns);
+    if (over_) return;
+    if (loss_) return recover(now_ns);
+  }
   if (now_ns >= silent_at_ns()) kill_who_are_silent(now_ns);
   if (now_ns >= last_heard_ns_ + known_quiet_ns() / 2) kill_who_is_cut_off(now_ns);
   if (answer_until_ns_ && have_answered(now_ns)) kill_the_blamed(now_ns);
@@ -192,10 +210,10 @@ std::int64_t Coordinator::wakes_ns() const {
   if (over_) return std::numeric_limits<std::int64_t>::max();
   const std::int64_t stall =
       std::min({explain_until_ns_.value_or(answer_until_ns_.value_or(last_heard_ns_ + quiet_ns())), silent_at_ns(),
-                grace_ends_ns()});
+                grace_ends_ns(), killed_end_at_ns()});
   if (loss_) return last_heard_ns_;
   const std::int64_t leave = phase_ == Phase::leaving ? leave_until_ns_.value_or(last_heard_ns_) : stall;
-  return std::min({stall, leave, suspicion_ ? suspicion_->until_ns : stall});
+  return std::min({stall, leave, suspicion_ ? suspicion_->until_ns : stall, killed_end_at_ns()});
 }
 
 void Coordinator::resumed_after_stop(std::int64_t now_ns) {
@@ -245,6 +263,7 @@ JobState Coordinator::state() const {
   if (incident_ && !incident_->planned) ++s.incidents;
   if (incident_) s.last_incident = incident_->cause;
   else if (!result_.incidents.empty()) s.last_incident = result_.incidents.back().cause;
+  s.last_incident = s.last_incident.substr(0, s.last_incident.find('\n'));  // without the report of who waited
   if (phase_ == Phase::running) s.waits_for = session_->waits_for();
   for (const PlaceId place : all_) {
     const Rank rank = rank_of(place);

@@ -27,7 +27,9 @@
 //   CR-7  (cut links) where two places of a job that recovers say that they do not reach each other, and both reach the
 //         coordinator, and there is no progress for half of detect_ns and four times as long as ever before (for half
 //         of stall_s before two steps are done, and while places enter), one of the two is killed: the one that is in
-//         more such pairs, then the one that was lost more often, then the higher number.
+//         more such pairs, then the one that was lost more often, then the higher number;
+//   CR-8  (end of the killed) a process that has not ended within five times detect_ns, or 30 seconds, of being killed
+//         (a debugger, a driver or a disk holds it) is lost for good, and its memory with it: it may still write there.
 #pragma once
 
 #include <algorithm>
@@ -135,7 +137,7 @@ struct CoordinatorOptions {
 /// bounds: a process on a busy machine needs some time to answer, or to end, and nothing is gained by waiting for long.
 struct CoordinatorWaits {
   static constexpr std::int64_t least_ns = 500'000'000, most_ns = 10'000'000'000, default_ns = 2'000'000'000;
-  static constexpr std::int64_t start_least_ns = 20'000'000'000;
+  static constexpr std::int64_t start_least_ns = 20'000'000'000, killed_least_ns = 30'000'000'000;
   explicit constexpr CoordinatorWaits(std::int64_t detect_ns) : budget_ns(detect_ns > 0 ? detect_ns : default_ns) {}
   std::int64_t budget_ns;
   std::int64_t culprit_ns = std::clamp(budget_ns * 7 / 20, least_ns, most_ns);  ///< CR-1
@@ -143,6 +145,7 @@ struct CoordinatorWaits {
   std::int64_t quiesce_ns = std::clamp(budget_ns / 4, least_ns, most_ns);  ///< CR-3; after the grace (CR-6) the least
   /// CR-5: a process that is started may say nothing for so long.
   std::int64_t start_ns = std::max(start_least_ns, 10 * budget_ns);
+  std::int64_t killed_ns = std::max(killed_least_ns, 5 * budget_ns);  ///< CR-8: large memory takes long to free
 };
 inline constexpr int incidents_in_a_row_max = 2;  ///< CR-4
 inline constexpr int losses_in_incident_max = 2;  ///< CR-4, of one place
@@ -181,7 +184,9 @@ class Coordinator {
   void resumed_after_stop(std::int64_t now_ns);
 
   /// The job may use a place that has a process, and no rank so far: a spare, or one that joins.
-  void add_place(PlaceId place) { all_.push_back(place); }
+  void add_place(PlaceId place, std::int64_t now_ns) { all_.push_back(place), added_ns_[place] = now_ns; }
+  /// The job has no use for a place any more, which has no rank: its process may end.
+  void dismiss(PlaceId place) { gone_.insert(place), sink_.dismiss(place); }
   /// Places that have a process, with or without a rank.
   std::vector<PlaceId> available() const;
   /// What the job does; of its places without their processes.
@@ -285,6 +290,10 @@ class Coordinator {
     other     ///< once the others have said what they wait for
   };
   void blame(Rank rank, Fault fault, const std::string& why, std::int64_t now_ns);
+  bool is_blamed(Rank rank) const { return blamed_.count(options_.places[static_cast<std::size_t>(rank)]) > 0; }
+  /// When the first of the killed must have ended, and gives up those that have not (CR-8 end of the killed).
+  std::int64_t killed_end_at_ns() const;
+  void give_up_who_outlive_kills(std::int64_t now_ns);
   /// Whether all others have answered, or had the time to.
   bool have_answered(std::int64_t now_ns) const;
   void kill_the_blamed(std::int64_t now_ns);
@@ -301,6 +310,8 @@ class Coordinator {
   /// The places have answered what they wait for, or had the time to.
   void take_stall(std::int64_t now_ns);
   void enter_places(std::int64_t now_ns);
+  /// When a place that has said nothing, since it had no rank, counts as heard: it may only just have started.
+  std::int64_t spare_heard_ns(PlaceId place, std::int64_t now_ns) const;
   /// Goes on with another plan, where a change is due or places are gone.
   Status replan(std::int64_t now_ns);
   /// A place that has a rank has left these versions; `suspect`: in memory that is not used.
@@ -344,8 +355,9 @@ class Coordinator {
 
   // Of a job that goes on with other plans. All of them: sessions and places refer to them.
   std::vector<std::shared_ptr<const Plan>> plans_;
-  std::vector<PlaceId> all_;            // that it has ever had
-  std::set<PlaceId> gone_, told_plan_;  // the second: that have ever had a rank
+  std::vector<PlaceId> all_;                  // that it has ever had
+  std::map<PlaceId, std::int64_t> added_ns_;  // when add_place() was called
+  std::set<PlaceId> gone_, told_plan_;        // the second: that have ever had a rank
   struct Change {
     ChosenPlan chosen;
     std::string why;
@@ -395,10 +407,10 @@ class Coordinator {
   struct Blame {
     Fault fault = Fault::other;
     std::string why;
-    bool killed = false;
-    std::string report;  // who waited for what
+    std::int64_t killed_ns = -1;  // when it was killed; -1: it was not yet
+    std::string report;           // who waited for what
   };
-  std::map<Rank, Blame> blamed_;
+  std::map<PlaceId, Blame> blamed_;
   std::optional<std::int64_t> answer_until_ns_;  // the others have been asked, since some are to be killed
   std::map<Rank, std::string> answers_;
 

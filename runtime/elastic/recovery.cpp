@@ -198,6 +198,12 @@ ChosenPlan as_before(const Plan& plan) { return {std::make_shared<const Plan>(pl
 
 }  // namespace
 
+std::int64_t Coordinator::spare_heard_ns(PlaceId place, std::int64_t now_ns) const {
+  const auto added = added_ns_.find(place);
+  const std::int64_t started_ns = added == added_ns_.end() ? now_ns : added->second + waits_.start_ns;
+  return std::max(started_ns, now_ns + waits_.budget_ns);  // it has a plan to read first
+}
+
 Status Coordinator::replan(std::int64_t now_ns) {
   const std::vector<PlaceId> left = available();
   std::optional<ChosenPlan> chosen;
@@ -227,11 +233,11 @@ Status Coordinator::replan(std::int64_t now_ns) {
   const auto pulses = std::exchange(pulses_, {});
   for (const PlaceId place : options_.places) {  // one that had no rank may only just have started
     const auto had = std::find(before.begin(), before.end(), place);
-    pulses_.push_back(had == before.end() ? Pulse{now_ns + waits_.start_ns, 0, false, true, {}}
+    pulses_.push_back(had == before.end() ? Pulse{spare_heard_ns(place, now_ns), 0, false, true, {}}
                                           : pulses[static_cast<std::size_t>(had - before.begin())]);
   }
   quiesced_.clear();
-  blamed_.clear();
+  std::erase_if(blamed_, [](const auto& blamed) { return blamed.second.killed_ns < 0; });
   if (result_.places.size() < options_.places.size()) result_.places.resize(options_.places.size());
   log_debug(fmt::format("the job goes on as {}", chosen->shape));
   sink_.reshape(*plan_, options_.places, fence_.generation());

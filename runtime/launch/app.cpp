@@ -182,14 +182,13 @@ Status check_ranges(const JobOptions& o, Rank workers) {
   return {};
 }
 
-/// The parent has a control link, a log and a pidfd of each worker; a worker has texts, checkpoints, and UCX's sockets,
-/// over TCP one for each other worker. Where they run out, UCX says another reason, or none.
-Status check_descriptors(const Plan& plan) {
-  const std::int64_t need = 32 + 3 * static_cast<std::int64_t>(plan.workers()), have = descriptors_max();
+/// Where descriptors run out, UCX says another reason, or none.
+Status check_descriptors(std::int64_t workers, bool recovers) {
+  const std::int64_t need = descriptors_of(workers, recovers), have = descriptors_max();
   if (need <= have) return {};
   return Status(Code::exhausted, fmt::format("{} workers need {} file descriptors in each process, and a process may "
                                              "have {} here: raise the limit (ulimit -n {})",
-                                             plan.workers(), need, have, need));
+                                             workers, need, have, need));
 }
 
 /// A job that begins from a checkpoint begins with its version, goes on as its job, and has its state of sums where the
@@ -273,7 +272,7 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
   for (const Injection& i : options.inject) TROUPE_TRY(check_injection(plan, i));
   if (options.machines.count == 0 || options.memory_bytes_max > 0)  // else it is of other machines
     TROUPE_TRY(check_memory(plan, options.memory_bytes_max));
-  TROUPE_TRY(check_descriptors(plan));
+  TROUPE_TRY(check_descriptors(plan.workers() + options.spares, options.recovers));
   return options.pin ? check_cores(plan, options.threads) : Status{};
 }
 

@@ -18,6 +18,7 @@
 #include "devices/process/descriptors.h"
 #include "devices/process/end_signals.h"
 #include "runtime/agents/agent_port.h"
+#include "runtime/agents/launcher.h"
 #include "runtime/elastic/coordinator.h"
 #include "runtime/launch/fresh_number.h"
 #include "runtime/launch/gather_machines.h"
@@ -93,7 +94,9 @@ class Job {
     c.on_straggler = o.on_straggler;
     if (o.paced == 0 && o.machines.count == 0) c.places_at_once = std::ssize(usable_cores()) / std::max(1, o.threads);
     if (shapes_ && !o.replaces)
-      c.replan = [this](const Plan& before, std::int64_t places) { return shapes_->choose(before, places); };
+      c.replan = [this](const Plan& before, std::int64_t places) {
+        return shapes_->choose(before, places, *planning_);
+      };
     return c;
   }
 
@@ -256,8 +259,7 @@ class Job {
   Expected<bool> go_on_as(const ChosenPlan& chosen) {
     auto done = try_to_go_on_as(chosen);
     if (!done.ok())
-      for (const PlaceId place : added_)
-        if (places_.pid(place) > 0) places_.dismiss(place);
+      for (const PlaceId place : added_) coordinator_.dismiss(place);
     return done;
   }
   Expected<bool> try_to_go_on_as(const ChosenPlan& chosen) {
@@ -267,8 +269,7 @@ class Job {
       return Status(Code::exhausted, fmt::format("{} needs {} more workers, and the job's machines take {} more",
                                                  chosen.shape, more, places_.room()));
     const std::int64_t places = std::ssize(coordinator_.available()) + std::max<std::int64_t>(0, more);
-    // A control link, a log, a pidfd, and for a while two memories of each.
-    if (const std::int64_t need = 32 + 5 * places; need > descriptors_max())
+    if (const std::int64_t need = descriptors_of(places, true); need > descriptors_max())
       return Status(Code::exhausted,
                     fmt::format("{} workers need {} file descriptors, and the job's process may have {}: raise the "
                                 "limit (ulimit -n) before it begins",

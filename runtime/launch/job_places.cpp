@@ -249,18 +249,18 @@ void JobPlaces::bring_to(Coordinator& coordinator, std::int64_t now_ns) {
   }
 }
 
-void JobPlaces::take(const PlaceStarted& started, Coordinator& coordinator) {
+void JobPlaces::take(const PlaceStarted& started, Coordinator& coordinator, std::int64_t now_ns) {
   Place& place = at(started.place);
   place.pid = started.pid;
   place.memory = started.memory;
   place.last_lines.clear();
   if (!std::exchange(place.started, true) && coordinator.rank_of(started.place) < 0)
-    coordinator.add_place(started.place);
+    coordinator.add_place(started.place, now_ns);
 }
 
 void JobPlaces::take(const FromAgent& message, Coordinator& coordinator, std::int64_t now_ns) {
   std::visit(Overloaded{
-                 [&](const PlaceStarted& m) { take(m, coordinator); },
+                 [&](const PlaceStarted& m) { take(m, coordinator, now_ns); },
                  [&](const MemoryRenewed& m) {
                    Place& place = at(m.place);
                    if (place.home.empty()) place.home = place.memory;
@@ -280,6 +280,7 @@ void JobPlaces::take(const FromAgent& message, Coordinator& coordinator, std::in
                    Place& place = at(m.place);
                    place.pid = -1;
                    if (!place.started) place.not_started = m.end.how;
+                   if (std::exchange(place.dismissed, false)) --machines_[place.machine].started;
                    if (place.started || coordinator.rank_of(m.place) >= 0) coordinator.down(m.place, m.end, now_ns);
                  },
                  [&](const AgentFailed& m) { coordinator.end(m.why, exit_worker); },

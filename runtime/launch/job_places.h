@@ -72,12 +72,15 @@ class JobPlaces final : public CoordinatorSink {
   std::string memory_of(PlaceId place) override;
   std::int32_t machine_of(PlaceId place) override { return static_cast<std::int32_t>(at(place).machine); }
   void settled(std::span<const PlaceId> used) override;
-  void dismiss(PlaceId place) override { order(place, DismissPlace{place}); }
+  void dismiss(PlaceId place) override {
+    at(place).dismissed = true;
+    order(place, DismissPlace{place});
+  }
 
  private:
   struct Machine {
     std::string name;
-    std::int64_t places = 0, started = 0;    // that it takes; that it was given
+    std::int64_t places = 0, started = 0;    // that it takes; that it was given, but for those that were dismissed
     std::unique_ptr<Agent> own;              // in this process, or else ...
     std::unique_ptr<Connection> connection;  // ... with its agent; null: it is lost
     std::int64_t heard_ns = -1, sent_ns = 0;
@@ -91,6 +94,7 @@ class JobPlaces final : public CoordinatorSink {
     std::string memory, home;  // names; the second: of what it had before reshape()
     std::deque<std::string> last_lines;
     bool started = false;  // the coordinator knows it
+    bool dismissed = false;
     Status not_started;
   };
   /// For how long an agent may say nothing.
@@ -107,7 +111,7 @@ class JobPlaces final : public CoordinatorSink {
   void lose(std::size_t machine, const Status& why);
   void tell(const Plan& plan, std::span<const PlaceId> places, JobGeneration of, bool renews_memory);
   void take(const FromAgent& message, Coordinator& coordinator, std::int64_t now_ns);
-  void take(const PlaceStarted& started, Coordinator& coordinator);
+  void take(const PlaceStarted& started, Coordinator& coordinator, std::int64_t now_ns);
 
   const JobOptions& options_;
   const std::function<void(PlaceId, const std::string&)> log_;

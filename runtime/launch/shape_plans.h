@@ -15,7 +15,7 @@
 
 namespace troupe::runtime {
 
-/// Not thread-safe; `replan` is called on a stream, and by choose(). Outlives the stream.
+/// Not thread-safe; `replan` is called on a stream of one thread only. Outlives the stream.
 class ShapePlans {
  public:
   /// `copies`: the job goes on from copies (Plan::keeps_copies). `room`: bytes that all places of another plan may need
@@ -62,10 +62,10 @@ class ShapePlans {
     stream.submit(std::move(task));
     return future;
   }
-  /// As choose_shape; waits where it is under way.
-  Expected<ChosenPlan> choose(const Plan& before, std::int64_t places) {
-    const auto it = ahead_.find({&before, places});
-    return it != ahead_.end() ? it->second.get() : choose_shape(before, places, replan_, room_(before));
+  /// As choose_shape, on the stream; waits for it.
+  Expected<ChosenPlan> choose(const Plan& before, std::int64_t places, Stream& stream) {
+    prepare(before, places, stream, false);
+    return ahead_.at({&before, places}).get();
   }
 
  private:

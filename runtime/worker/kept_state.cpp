@@ -66,7 +66,8 @@ void clear_versions(const Plan& plan, const LocalPlan& local, std::byte* kept) {
       actors::VersionWord(kept + g.offset + slot * g.slot_bytes + g.version_offset).clear();
 }
 
-void forget_versions(const LocalPlan& local, std::byte* kept) {
+void forget_versions(const Plan& plan, const LocalPlan& local, std::byte* kept) {
+  clear_versions(plan, local, kept);  // first: no word is true of what is half zero
   std::memset(kept, 0, static_cast<std::size_t>(local.kept_bytes()));
 }
 

@@ -37,6 +37,6 @@ bool holds(const Plan& plan, const LocalPlan& local, std::byte* kept, std::int64
 void clear_versions(const Plan& plan, const LocalPlan& local, std::byte* kept);
 /// From here on the memory holds no version, and reads as zeros: for a place that begins with initial values or from a
 /// checkpoint.
-void forget_versions(const LocalPlan& local, std::byte* kept);
+void forget_versions(const Plan& plan, const LocalPlan& local, std::byte* kept);
 
 }  // namespace troupe::runtime

@@ -87,7 +87,7 @@ Status Worker::Impl::build() {
     TROUPE_TRY(adopt(*env.adopt));
     adopted = true;
   } else {
-    if (env.pool || env.copies) forget_versions(local, kept());
+    if (env.pool || env.copies) forget_versions(plan, local, kept());
     if (env.restore.empty()) initialise_parameters();
   }
   clear_op_state();
