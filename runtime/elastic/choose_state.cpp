@@ -16,36 +16,28 @@ void Coordinator::note_left(PlaceId place, const WholeVersions& versions, bool s
   if (!suspect) home_.suspect.erase(place);  // its memory is new since it was
 }
 
-std::optional<std::int32_t> Coordinator::only_machine() const {
-  const std::int32_t machine = sink_.machine_of(options_.places.front());
-  const auto is_there = [&](PlaceId place) { return sink_.machine_of(place) == machine; };
-  if (!std::all_of(options_.places.begin(), options_.places.end(), is_there)) return std::nullopt;
-  return machine;
+std::set<std::int32_t> Coordinator::machines() const {
+  std::set<std::int32_t> machines;
+  for (const PlaceId place : options_.places) machines.insert(sink_.machine_of(place));
+  return machines;
 }
 
 Inventory Coordinator::inventory() const {
   Inventory inventory(*home_.plan);
-  const auto machine = only_machine();
+  const auto machines = this->machines();
   for (Rank r = 0; r < home_.plan->workers(); ++r) {
     const PlaceId place = home_.places[static_cast<std::size_t>(r)];
     const auto it = home_.left.find(place);
     const bool used = it != home_.left.end() && home_.suspect.count(place) == 0;
-    if (used && (!machine || sink_.machine_of(place) == *machine)) inventory.holds(r, it->second);
+    if (used && machines.count(sink_.machine_of(place)) > 0) inventory.holds(r, it->second);
   }
   return inventory;
-}
-
-bool Coordinator::can_reach(const Inventory& inventory, std::int64_t version) const {
-  if (only_machine()) return true;                             // the inventory is of that machine
-  bool stays = home_.plan == plan_ && !plan_->keeps_copies();  // each place has what it needs
-  for (Rank r = 0; stays && r < plan_->workers(); ++r) stays = inventory.holds(r, version);
-  return stays;
 }
 
 std::optional<std::int64_t> Coordinator::newest_held(const Inventory& inventory) const {
   std::int64_t most = session_->committed();
   if (const auto read = session_->oldest_read()) most = std::min(most, *read);
-  return inventory.newest([&](std::int64_t v) { return v <= most && session_->sums_of(v) && can_reach(inventory, v); });
+  return inventory.newest([&](std::int64_t v) { return v <= most && session_->sums_of(v); });
 }
 
 StateHome Coordinator::home_of(std::int64_t version, const Inventory& inventory) {
@@ -55,13 +47,17 @@ StateHome Coordinator::home_of(std::int64_t version, const Inventory& inventory)
   for (Rank r = 0; r < home_.plan->workers(); ++r) lacks |= !inventory.holds(r, version);
   if (!lacks) return home;
   if (!same) home.plan = write_plan(*home_.plan);
+  const bool several = machines().size() > 1;
   for (Rank r = 0; r < home_.plan->workers(); ++r) {
     const PlaceId place = home_.places[static_cast<std::size_t>(r)];
-    home.areas.push_back(inventory.has(r, version) ? sink_.memory_of(place) : "");
+    const bool has = inventory.has(r, version);
+    home.areas.push_back(has ? sink_.memory_of(place) : "");
+    if (several) home.area_machines.push_back(has ? sink_.machine_of(place) : -1);
   }
   for (const PlaceId place : options_.places) {
     const auto it = std::find(home_.places.begin(), home_.places.end(), place);
     home.own.push_back(it == home_.places.end() ? -1 : static_cast<Rank>(it - home_.places.begin()));
+    if (several) home.machines.push_back(sink_.machine_of(place));
   }
   return home;
 }

@@ -316,12 +316,10 @@ class Coordinator {
   Status replan(std::int64_t now_ns);
   /// A place that has a rank has left these versions; `suspect`: in memory that is not used.
   void note_left(PlaceId place, const WholeVersions& versions, bool suspect);
-  /// The machine that has all places of the plan; nullopt: several have them. A place opens memory of its machine only.
-  std::optional<std::int32_t> only_machine() const;
-  /// What lies where the state of the job is; where one machine has all places, what lies on it.
+  /// Those that have places of the plan.
+  std::set<std::int32_t> machines() const;
+  /// What lies where the state of the job is, on machines that have places of the plan: others have nobody to send it.
   Inventory inventory() const;
-  /// Whether each place can open the memory that has what it lacks of a version.
-  bool can_reach(const Inventory& inventory, std::int64_t version) const;
   /// The newest version that the places hold together, none of whose predecessors is still read; nullopt: there is
   /// none.
   std::optional<std::int64_t> newest_held(const Inventory& inventory) const;

@@ -15,6 +15,7 @@ SimJob::SimJob(const Plan& plan, const kernels::OpSet& ops, const actors::UserAc
   coordinator_.enter(options_.generation);
   const auto places = static_cast<Rank>(places_.size());
   for (Rank spare = plan.workers(); spare < places; ++spare) coordinator_.add_place(PlaceId{spare}, 0);
+  REQUIRE(options_.machines.empty() || std::ssize(options_.machines) == places, options_.machines.size(), places);
   for (const SimFault& f : options_.faults) {
     const Rank end = f.kind == SimFault::Kind::change ? static_cast<Rank>(options_.changes.size()) : places;
     REQUIRE(f.place >= 0 && f.place < end, f.place);

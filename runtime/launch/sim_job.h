@@ -71,6 +71,9 @@ class SimJob final : private CoordinatorSink {
   void kill(PlaceId place) override { kill(static_cast<Rank>(place), false); }
   void reshape(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) override;
   std::string memory_of(PlaceId place) override { return std::to_string(static_cast<Rank>(place)); }
+  std::int32_t machine_of(PlaceId place) override {
+    return options_.machines.empty() ? 0 : options_.machines[static_cast<std::size_t>(place)];
+  }
   void settled(std::span<const PlaceId> used) override;
   void dismiss(PlaceId place) override;
 

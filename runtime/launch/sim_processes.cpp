@@ -107,19 +107,21 @@ void SimJob::open(Rank r) {
 }
 
 void SimJob::take_home(const SimPlace& place, const StateHome& home, WorkerEnv& env) {
-  env.home.plan = place.shape->plan;
+  const Plan* before = place.shape->plan;
   if (!home.plan.empty()) {
     auto plan = read_plan(home.plan);
     ASSERT(plan.ok(), plan.status().message());
     homes_.push_back(*std::move(plan));
-    env.home.plan = &homes_.back();
+    before = &homes_.back();
   }
-  for (const std::string& name : home.areas) {
-    const SimPlace* other = name.empty() ? nullptr : &places_[static_cast<Rank>(std::stoi(name))];
+  env.home = remains_of(home, *before);
+  for (Rank from = 0; from < std::ssize(home.areas); ++from) {
+    const SimPlace* other = nullptr;
+    if (opens(home, place.rank, from))
+      other = &places_[static_cast<Rank>(std::stoi(home.areas[static_cast<std::size_t>(from)]))];
     Buffer* memory = !other ? nullptr : other->home ? other->home.get() : other->memory.get();
     env.home.areas.push_back(memory ? memory->data() : nullptr);
   }
-  env.own = home.own.at(static_cast<std::size_t>(place.rank));
 }
 
 void SimJob::make_worker(Rank r, const Connect& connect) {

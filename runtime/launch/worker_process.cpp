@@ -107,25 +107,24 @@ Stopped resident() {
   return out;
 }
 
-/// What places have left in their memory, while a place takes its state from there.
+/// What places have left in their memory, until places have taken their state from there.
 class HomeMemory {
  public:
   /// Opens it, and sets what `env` has of it. Error: a memory cannot be opened.
-  Status open(const StateHome& home, Rank rank, const Plan& same, WorkerEnv& env) {
+  Status open(const StateHome& home, Rank rank, const Plan& plan, WorkerEnv& env) {
     if (home.areas.empty()) return {};
     if (!home.plan.empty()) {
       TROUPE_ASSIGN(plan_, read_plan(home.plan));
       TROUPE_TRY(check_structure(plan_));
     }
-    env.home.plan = home.plan.empty() ? &same : &plan_;
-    for (const std::string& name : home.areas) {
+    env.home = remains_of(home, home.plan.empty() ? plan : plan_);
+    for (Rank from = 0; from < std::ssize(home.areas); ++from) {
       areas_.emplace_back();
-      if (!name.empty()) {
-        TROUPE_ASSIGN(areas_.back(), map_to_read(name));
+      if (opens(home, rank, from)) {
+        TROUPE_ASSIGN(areas_.back(), map_to_read(home.areas[static_cast<std::size_t>(from)]));
       }
       env.home.areas.push_back(areas_.back() ? areas_.back()->data() : nullptr);
     }
-    env.own = home.own.at(static_cast<std::size_t>(rank));
     return {};
   }
   void close() { areas_.clear(); }
@@ -337,7 +336,6 @@ class PlaceProcess {
       log_graph(plan_, hello_.rank);
       heartbeat_->enter(generation, env.progress);  // large models take long to get their initial values
       auto worker = Worker::create(plan_, hello_.rank, std::move(env));
-      home.close();
       if (!worker.ok() && control_.has_newer()) {  // what it could not do it need not do any more
         while (!std::holds_alternative<Abort>(control_.next())) {}
         heartbeat_->enter(control_.generation(), nullptr);
@@ -346,7 +344,7 @@ class PlaceProcess {
       }
       if (!worker.ok()) return fail(worker.status());
       (*worker)->start();
-      const bool stops = follow(**worker);
+      const bool stops = follow(**worker, home);
       stopped = resident();
       if (!stops) leave(*transport);
       (*worker)->stop();
@@ -374,7 +372,7 @@ class PlaceProcess {
   }
 
   /// Hands the session's messages on; returns at Stop, true, or at Abort, false.
-  bool follow(Worker& worker) {
+  bool follow(Worker& worker, HomeMemory& home) {
     for (;;) {
       auto message = control_.next();
       if (std::holds_alternative<Stop>(message)) return true;
@@ -383,7 +381,7 @@ class PlaceProcess {
         return false;
       }
       log_order(plan_, message);
-      if (std::holds_alternative<BeginRun>(message)) heartbeat_->begin();
+      if (std::holds_alternative<BeginRun>(message)) heartbeat_->begin(), home.close();
       if (std::holds_alternative<CommitStep>(message)) {
         heartbeat_->committed();
         if (injector_) injector_->pass("commit");

@@ -5,14 +5,11 @@
 #include <numeric>
 
 #include "checkpoint/cut.h"
+#include "runtime/place/state_places.h"
 
 namespace troupe::runtime {
 
-SavedParts::SavedParts(const Plan& plan) : plan_(plan), trained_(plan.params.size(), false) {
-  for (const auto& role : plan.roles)
-    for (const auto& a : role.actors)
-      if (a.kind == PlanActor::Kind::update)
-        for (const auto& ref : a.params) trained_[static_cast<std::size_t>(ref.param)] = true;
+SavedParts::SavedParts(const Plan& plan) : plan_(plan), trained_(trained_params(plan)) {
   std::vector<std::int32_t> order(plan.params.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](auto a, auto b) { return plan.params[a].name < plan.params[b].name; });

@@ -37,7 +37,7 @@ class SavedParts {
 
  private:
   const Plan& plan_;
-  std::vector<bool> trained_;  // per parameter
+  const std::vector<bool> trained_;  // per parameter
   // Per parameter, per axis of its mesh: the coordinate that writes; -1: each.
   std::vector<std::vector<std::int64_t>> writer_;
 };

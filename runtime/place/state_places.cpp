@@ -26,6 +26,15 @@ std::vector<StatePlace> state_places(const Plan& plan, const LocalPlan& local) {
   return places;
 }
 
+std::vector<bool> trained_params(const Plan& plan) {
+  std::vector<bool> trained(plan.params.size(), false);
+  for (const PlanRole& role : plan.roles)
+    for (const PlanActor& a : role.actors)
+      if (a.kind == PlanActor::Kind::update)
+        for (const auto& ref : a.params) trained[static_cast<std::size_t>(ref.param)] = true;
+  return trained;
+}
+
 std::int32_t tensor_of(const PlanParam& param, StatePart part) {
   if (part == StatePart::parameter) return param.stored();
   return param.share >= 0 ? param.share : param.tensor;

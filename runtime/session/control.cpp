@@ -120,6 +120,8 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    auto homes = x.initHomes(static_cast<unsigned>(m.home.areas.size()));
                    for (unsigned r = 0; r < homes.size(); ++r) homes.set(r, m.home.areas[r]);
                    put(x.initHomeOwn(static_cast<unsigned>(m.home.own.size())), m.home.own);
+                   put(x.initAreaMachines(static_cast<unsigned>(m.home.area_machines.size())), m.home.area_machines);
+                   put(x.initMachines(static_cast<unsigned>(m.home.machines.size())), m.home.machines);
                  },
                  [&](const BeginRun& m) {
                    auto x = b.initBegin();
@@ -275,6 +277,8 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
           case wire::ToWorker::CONNECT: {
             const auto x = r.getConnect();
             Connect c{{}, x.getAdopt(), x.getRestore().cStr(), {bytes(x.getHomePlan()), {}, get(x.getHomeOwn())}};
+            c.home.area_machines = get(x.getAreaMachines());
+            c.home.machines = get(x.getMachines());
             for (auto a : x.getAddresses()) c.addresses[a.getRank()] = text(a.getBlob());
             for (auto area : x.getHomes()) c.home.areas.push_back(area.cStr());
             return c;

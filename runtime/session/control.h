@@ -72,9 +72,13 @@ struct Hello {
 struct Enter {};
 /// Where the state of a job lies: in the memory of places, in the layout of a plan.
 struct StateHome {
-  std::vector<std::byte> plan;     ///< plan_io.h; empty: of the plan that the places run
-  std::vector<std::string> areas;  ///< by rank of that plan: a name by which each process opens it; empty: lost
-  std::vector<Rank> own;           ///< by rank of the generation that begins: its rank here; -1: it had none
+  std::vector<std::byte> plan;  ///< plan_io.h; empty: of the plan that the places run
+  std::vector<std::string>
+      areas;              ///< by rank of that plan: a name by which processes of its machine open it; empty: lost
+  std::vector<Rank> own;  ///< by rank of the generation that begins: its rank here; -1: it had none
+  /// Of several machines, by number: that of each area, -1 where it is lost, and of each rank of the generation that
+  /// begins. Empty: all are on one.
+  std::vector<std::int32_t> area_machines, machines;
   bool operator==(const StateHome&) const = default;
 };
 /// All places have an address: with what state the generation begins.

@@ -10,6 +10,7 @@
 
 #include "devices/base/check.h"
 #include "placement/boxing.h"
+#include "runtime/place/state_places.h"
 
 namespace troupe::runtime {
 
@@ -92,14 +93,14 @@ class ReadPlan {
     for (const auto& [name, p] : params)
       if (!manifest_.find(name, TensorKind::parameter))
         return invalid("the checkpoint has no parameter '" + name + "': it is of another model");
-    const auto trained = trained_params();
+    const auto trained = trained_params(plan_);
     std::vector<Source> sources;
     for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
       const StoredTensor& t = manifest_.tensors[i];
       const auto it = params.find(t.parameter);
       if (it == params.end())
         return invalid("the checkpoint has parameter '" + t.parameter + "', which this model does not have");
-      if (t.kind != TensorKind::parameter && !trained.count(static_cast<std::int32_t>(it->second))) continue;
+      if (t.kind != TensorKind::parameter && !trained[it->second]) continue;
       TROUPE_ASSIGN(Source source, source_of(t, it->second, first_channel + static_cast<std::uint32_t>(i)));
       if (source.position < 0) continue;  // other places read and need it
       const std::int64_t bytes = source.bytes();
@@ -112,15 +113,6 @@ class ReadPlan {
   }
 
  private:
-  std::set<std::int32_t> trained_params() const {
-    std::set<std::int32_t> out;
-    for (const auto& role : plan_.roles)
-      for (const auto& a : role.actors)
-        if (a.kind == PlanActor::Kind::update)
-          for (const auto& ref : a.params) out.insert(ref.param);
-    return out;
-  }
-
   /// A stored tensor, the rank that reads each of its extents, and the layout that the plan wants.
   struct Source {
     const StoredTensor* tensor = nullptr;

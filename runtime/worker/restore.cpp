@@ -44,7 +44,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
       bytes = std::max(bytes, batch.bytes);
     }
     for (std::size_t i = 0; i < std::min(window, batches_.size()); ++i) {
-      TROUPE_ASSIGN(auto buffer, env_.device.allocate_pinned(static_cast<std::size_t>(bytes)));
+      TROUPE_ASSIGN(auto buffer, env_.transfer.device.allocate_pinned(static_cast<std::size_t>(bytes)));
       buffers_.push_back(std::move(buffer));
     }
     return {};
@@ -79,7 +79,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
       *status = self->reader_->read(batch.reads, self->buffers_[buffer]->data(), par);
     };
     task.on_done = [self = shared_from_this(), &batch, &left, buffer, status](std::int64_t, std::int64_t) {
-      if (self->env_.progress) ++*self->env_.progress;
+      if (self->env_.transfer.progress) ++*self->env_.transfer.progress;
       if (status->ok()) self->travel(batch, left, buffer);
       else self->end(*status);
     };
@@ -89,18 +89,18 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
   void travel(const ReadBatch& batch, std::size_t& left, std::size_t buffer) {
     for (const TensorMove& move : batch.moves) {
       comm::ExchangeAct act;
-      act.header = env_.header;
+      act.header = env_.transfer.header;
       act.header.channel = move.channel;
       act.sources.push_back(buffers_[buffer]->data());
       act.destination = places_.base;
       if (move.route.staging_bytes > 0) {
-        auto staging = env_.device.allocate_pinned(static_cast<std::size_t>(move.route.staging_bytes));
+        auto staging = env_.transfer.device.allocate_pinned(static_cast<std::size_t>(move.route.staging_bytes));
         if (!staging.ok()) return end(staging.status());
         act.staging = (*staging)->data();
         std::lock_guard lock(mutex_);
         staging_[&move] = *std::move(staging);
       }
-      comm::run_exchange(move.route, act, env_.transport, env_.comm,
+      comm::run_exchange(move.route, act, env_.transfer.transport, env_.transfer.comm,
                          [self = shared_from_this(), &batch, &move, &left, buffer](Status s, const comm::Header&) {
                            if (!s.ok()) return self->end(s.in("restoring '" + move.tensor->name() + "'"));
                            self->arrived(batch, move, left, buffer);
@@ -111,7 +111,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
   void arrived(const ReadBatch& batch, const TensorMove& move, std::size_t& left, std::size_t buffer) {
     std::unique_lock lock(mutex_);
     staging_.erase(&move);
-    if (env_.progress) ++*env_.progress;
+    if (env_.transfer.progress) ++*env_.transfer.progress;
     if (--left > 0) return;
     for (const ExtentRead& w : batch.reads) bytes_ += w.extent->extent.elements() * size_of(w.tensor->dtype);
     const bool all = ++arrived_ == batches_.size() && failure_.ok();

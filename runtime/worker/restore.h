@@ -4,28 +4,21 @@
 // No place waits for all others, only for the parts that it needs; the next tensors are read meanwhile.
 #pragma once
 
-#include <atomic>
 #include <functional>
-#include <memory>
 #include <string>
 
-#include "comm/transport.h"
 #include "devices/base/storage.h"
-#include "devices/device.h"
 #include "runtime/plan/plan.h"
 #include "runtime/worker/plan_reads.h"
+#include "runtime/worker/transfer_env.h"
 
 namespace troupe::runtime {
 
-/// Where a place reads from, and by which network, device and streams.
+/// Where a place reads from, and how parts travel.
 struct RestoreEnv {
   Storage& storage;
-  comm::Transport& transport;
-  Device& device;
   Stream& disk;
-  Stream& comm;
-  comm::Header header;                                  ///< job and generation
-  std::shared_ptr<std::atomic<std::int64_t>> progress;  ///< counts reads and arrivals; may be null
+  TransferEnv transfer;  ///< its progress counts reads, too
 };
 
 /// Restores what `rank` has of a plan's parameters and moments from the checkpoint in `folder`, together with all other
@@ -37,7 +30,7 @@ struct RestoreEnv {
 ///
 /// Returns a function that stops it, for any thread, at any time: once that function has returned, nothing is submitted
 /// to `env.disk`. What ended before is still told to `done`, what ends later is not. A task that the disk stream still
-/// runs may begin exchanges as it ends: quiesce that stream first, then `env.comm`.
+/// runs may begin exchanges as it ends: quiesce that stream first, then `env.transfer.comm`.
 [[nodiscard]] std::function<void()> restore(const Plan& plan, Rank rank, const std::string& folder,
                                             const RestorePlaces& places, const RestoreEnv& env,
                                             std::function<void(Expected<std::int64_t>)> done);

@@ -75,14 +75,13 @@ Status Worker::Impl::build() {
   }
   REQUIRE(!copies || !env.adopt || !env.home.areas.empty(), local.rank);  // nothing lies in the pool
   places = state_places(plan, local);
-  if (env.adopt && !env.home.areas.empty() && (copies || !holds(plan, local, pool->data(), *env.adopt))) {
+  if (env.adopt && !env.home.areas.empty() && HealingSources(plan, env.home).takes(local.rank)) {
     if (!copies) clear_versions(plan, local, pool->data());
-    TROUPE_ASSIGN(const HealedBytes bytes, heal(plan, local, pool->data(), env.home, env.own, *env.adopt, [this] {
+    TROUPE_ASSIGN(const HealedBytes bytes, heal(plan, local, pool->data(), env.home, *env.adopt, [this] {
                     ++*env.progress;
                     return !env.leaves || !env.leaves();
                   }));
     healed_bytes = bytes.other;
-    env.home = {};
   } else if (env.adopt) {
     TROUPE_TRY(adopt(*env.adopt));
     adopted = true;
@@ -135,19 +134,28 @@ Expected<std::unique_ptr<Worker>> Worker::create(const Plan& plan, Rank rank, Wo
 void Worker::start() {
   Impl& impl = *impl_;
   const std::int64_t begin_ns = impl.env.clock->now_ns();
-  auto done = [send = impl.env.send, clock = impl.env.clock, begin_ns,
-               healed = impl.healed_bytes](const Expected<std::int64_t>& bytes) {
-    if (bytes.ok()) send(Ready{*bytes, static_cast<double>(clock->now_ns() - begin_ns) * 1e-9, healed});
-    else send(WorkerFailed{"", bytes.status()});
+  auto done = [send = impl.env.send, clock = impl.env.clock, begin_ns](const Expected<std::int64_t>& restored,
+                                                                       std::int64_t healed) {
+    if (restored.ok()) send(Ready{*restored, static_cast<double>(clock->now_ns() - begin_ns) * 1e-9, healed});
+    else send(WorkerFailed{"", restored.status()});
   };
-  if (impl.env.adopt || impl.env.restore.empty()) return done(std::int64_t{0});
-  if (!impl.env.storage) return done(invalid("there is no storage to restore from"));
-  RestoreEnv env{*impl.env.storage,        *impl.env.transport,      *impl.env.device,
-                 *impl.streams.at("disk"), *impl.streams.at("comm"), {},
-                 impl.env.progress};
-  env.header.job = impl.env.generation.job;
-  env.header.generation = impl.env.generation.number;
-  impl.stop_restoring = restore(impl.plan, impl.local.rank, impl.env.restore, impl.restore_places(), env, done);
+  TransferEnv transfer{*impl.env.transport, *impl.env.device, *impl.streams.at("comm"), {}, impl.env.progress};
+  transfer.header.job = impl.env.generation.job;
+  transfer.header.generation = impl.env.generation.number;
+  if (impl.env.adopt && !impl.env.home.machines.empty()) {
+    impl.stop_restoring = heal_across(impl.plan, impl.local, impl.pool->data(), impl.env.home, *impl.env.adopt,
+                                      transfer,
+                                      [done, healed = impl.healed_bytes](const Expected<std::int64_t>& bytes) {
+                                        if (bytes.ok()) done(std::int64_t{0}, healed + *bytes);
+                                        else done(bytes.status(), healed);
+                                      });
+    return;
+  }
+  if (impl.env.adopt || impl.env.restore.empty()) return done(std::int64_t{0}, impl.healed_bytes);
+  if (!impl.env.storage) return done(invalid("there is no storage to restore from"), 0);
+  impl.stop_restoring = restore(impl.plan, impl.local.rank, impl.env.restore, impl.restore_places(),
+                                RestoreEnv{*impl.env.storage, *impl.streams.at("disk"), transfer},
+                                [done](const Expected<std::int64_t>& bytes) { done(bytes, 0); });
 }
 
 void Worker::handle(ToWorker message) { caf::anon_send(impl_->conductor, SessionSays{std::move(message)}); }

@@ -15,6 +15,7 @@
 #include "devices/device.h"
 #include "runtime/place/local_plan.h"
 #include "runtime/session/control.h"
+#include "runtime/worker/kept_state.h"
 #include "runtime/worker/remains.h"
 
 namespace caf {
@@ -53,8 +54,8 @@ struct WorkerEnv {
   /// The version to begin with, which lies whole in `pool`, or else in `home`; nullopt: what `restore` says. Of a plan
   /// with copies always in `home`.
   std::optional<std::int64_t> adopt;
-  Remains home;                  ///< what the places of the job have left; no areas: nothing
-  Rank own = -1;                 ///< the rank that the place had there; -1: none
+  /// What the places of the job have left; no areas: nothing. Its memory stays until the worker has said Ready.
+  Remains home;
   std::string restore;           ///< folder of the checkpoint to begin from; empty: initial values
   Injector* injector = nullptr;  ///< of drills; null: none
   /// Asked while the worker takes its state from `home`: whether the place leaves the generation, so that
@@ -75,8 +76,9 @@ class Worker {
   /// Stops, waits once more for the tasks that the streams run, and frees memory. REQUIRES: the actors have exited, or
   /// `create` has failed.
   ~Worker();
-  /// Restores from env.restore, together with all other places, if there is something to restore; then says Ready, or
-  /// WorkerFailed, to the session, unless the worker is stopped before. Once, before anything else.
+  /// Restores from env.restore, or takes from env.home what other machines have, together with all other places, if
+  /// there is something to restore or to take; then says Ready, or WorkerFailed, to the session, unless the worker is
+  /// stopped before. Once, before anything else.
   void start();
   /// Takes a message of the session. Thread-safe. PlanBytes, Hello and Connect have no effect: the process handles
   /// them.

@@ -17,6 +17,7 @@
 #include "runtime/place/gradient_order.h"
 #include "runtime/place/state_places.h"
 #include "runtime/worker/conductor.h"
+#include "runtime/worker/heal_across.h"
 #include "runtime/worker/restore.h"
 #include "runtime/worker/stall_meter.h"
 #include "runtime/worker/worker.h"
@@ -42,7 +43,7 @@ struct Worker::Impl {
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns = std::make_shared<std::atomic<std::int64_t>>(0);
   std::shared_ptr<StallMeter> stalls = std::make_shared<StallMeter>();
   std::shared_ptr<actors::ShardWriter> shards;   // of checkpoints, if the plan takes any
-  std::function<void()> stop_restoring = [] {};  // see restore(): what Worker::start has begun
+  std::function<void()> stop_restoring = [] {};  // see restore() and heal_across(): what Worker::start has begun
   bool stopped = false;
 
   const PlanRole& role() const { return plan.roles[local.stage]; }
