@@ -45,8 +45,7 @@ class UserActor {
  public:
   virtual ~UserActor() = default;
   /// Called on the actor's stream, one act at a time. An error stops the job and names this actor; a job that recovers
-  /// goes on once, and stops where the actor fails at the same step again. Not `unavailable`, which is said of a peer
-  /// that is lost: the job waits for what explains it, and names no actor.
+  /// goes on once, and stops where the actor fails at the same step again.
   virtual Status act(UserCall& call) = 0;
 };
 
@@ -87,7 +86,10 @@ class UserBody final : public Body {
     call.report = [&](std::string name, std::vector<double> values) {
       report_(c.program, {Report::Kind::value, std::move(name), c.step, c.microbatch, std::move(values)});
     };
-    return actor_->act(call);
+    const Status s = actor_->act(call);
+    // Of an application these say nothing of the job's peers, or of its checkpoints.
+    const bool of_the_job = s.code() == Code::unavailable || s.code() == Code::damaged;
+    return of_the_job ? Status(Code::io, s.message()) : s;
   }
 
  private:

@@ -258,7 +258,7 @@ void Results::incident(const Incident& i) {
                                          back > 0 ? ", and gives up " + counted(back, "step") + " behind it" : "")
                            : fmt::format("{}; the run goes on from step {} ({}), as generation {}{}, after {:.0f} ms",
                                          m.cause, i.version, m.from, i.generation,
-                                         i.shape.empty() ? "" : " on " + i.shape, ms(i.last_down_ns, i.act_ns));
+                                         i.shape.empty() ? "" : " on " + i.shape, ms(i.down_ns, i.act_ns));
   if (i.planned && i.lost.empty()) log_info(text);
   else log_warn(text);
 }

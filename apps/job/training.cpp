@@ -17,6 +17,8 @@
 #include "devices/base/check.h"
 #include "devices/base/log.h"
 #include "devices/base/text_table.h"
+#include "runtime/agents/agent_port.h"
+#include "runtime/agents/token.h"
 
 namespace troupe::lm {
 
@@ -115,6 +117,8 @@ std::string Training::advice() const {
 
 /// Checks all that can be checked before a worker starts. On an error, `code` is the exit code for it.
 Status Training::open(int& code) {
+  code = exit_usage;
+  if (a_.machines.count > 0) TROUPE_TRY(check_machines(code));
   code = exit_data;
   if (a_.data.empty()) return invalid("no training text: name one with --data FILE (plain text, .gz or .dz)");
   if (p_.config.checkpoint.every > 0)
@@ -141,6 +145,14 @@ Status Training::open(int& code) {
   if (point_) return begin_at_point(code);
   code = exit_output;
   return results_.open(plan_, predicted_, 0, false, ahead_);
+}
+
+/// Agents can join: the job listens there once the run's files have been begun.
+Status Training::check_machines(int& code) const {
+  TROUPE_ASSIGN(const TokenKey token, read_token(a_.machines.token_file));
+  const Status s = AgentPort::open(a_.machines.listen, token).status();
+  if (s.code() != Code::invalid) code = exit_worker;
+  return s;
 }
 
 Expected<std::string> Training::open_text(int& code) {

@@ -30,6 +30,7 @@ class Training {
   Status open(int& code);
   /// Opens the text; returns the path of its plain file. A signal that comes meanwhile leaves no file that is partly
   /// unpacked: it is an error. On an error, `code` is the exit code for it, if it is not exit_output.
+  Status check_machines(int& code) const;
   Expected<std::string> open_text(int& code);
   /// The same; gives up where `give_up` says so, and leaves that error's exit code to the caller.
   Expected<std::string> open_corpus(const GiveUp& give_up, int& code);

@@ -6,6 +6,7 @@
 #include "devices/base/log.h"
 #include "runtime/elastic/coordinator.h"
 #include "runtime/plan/plan_io.h"
+#include "runtime/worker/remains.h"
 
 namespace troupe::runtime {
 
@@ -16,15 +17,37 @@ void Coordinator::note_left(PlaceId place, const WholeVersions& versions, bool s
   if (!suspect) home_.suspect.erase(place);  // its memory is new since it was
 }
 
-std::set<std::int32_t> Coordinator::machines() const {
+std::set<std::int32_t> Coordinator::machines_of(std::span<const PlaceId> places) const {
   std::set<std::int32_t> machines;
-  for (const PlaceId place : options_.places) machines.insert(sink_.machine_of(place));
+  for (const PlaceId place : places) machines.insert(sink_.machine_of(place));
   return machines;
+}
+
+bool Coordinator::have_state(std::span<const PlaceId> places) const {
+  const auto machines = machines_of(places);
+  return is_whole(*home_.plan, [&](Rank rank) {
+    return machines.count(sink_.machine_of(home_.places[static_cast<std::size_t>(rank)])) > 0;
+  });
+}
+
+std::vector<PlaceId> Coordinator::seats(const Plan& next, std::span<const PlaceId> left) const {
+  std::vector<PlaceId> places = seat(next, *home_.plan, home_.places, left);
+  if (machines_of(left).size() == 1 || have_state(places)) return places;
+  for (const PlaceId place : left) {
+    if (machines_of(places).count(sink_.machine_of(place)) > 0) continue;
+    const auto shares = [&](PlaceId seated) {
+      return std::count_if(places.begin(), places.end(),
+                           [&](PlaceId other) { return sink_.machine_of(other) == sink_.machine_of(seated); }) > 1;
+    };
+    const auto last = std::find_if(places.rbegin(), places.rend(), shares);
+    if (last != places.rend()) *last = place;
+  }
+  return places;
 }
 
 Inventory Coordinator::inventory() const {
   Inventory inventory(*home_.plan);
-  const auto machines = this->machines();
+  const auto machines = machines_of(options_.places);
   for (Rank r = 0; r < home_.plan->workers(); ++r) {
     const PlaceId place = home_.places[static_cast<std::size_t>(r)];
     const auto it = home_.left.find(place);
@@ -47,7 +70,7 @@ StateHome Coordinator::home_of(std::int64_t version, const Inventory& inventory)
   for (Rank r = 0; r < home_.plan->workers(); ++r) lacks |= !inventory.holds(r, version);
   if (!lacks) return home;
   if (!same) home.plan = write_plan(*home_.plan);
-  const bool several = machines().size() > 1;
+  const bool several = machines_of(options_.places).size() > 1;
   for (Rank r = 0; r < home_.plan->workers(); ++r) {
     const PlaceId place = home_.places[static_cast<std::size_t>(r)];
     const bool has = inventory.has(r, version);

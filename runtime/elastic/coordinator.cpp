@@ -129,7 +129,9 @@ void Coordinator::down(PlaceId place, const ProcessEnd& ended, std::int64_t now_
   if (why != blamed_.end()) {
     if (why->second.killed_ns >= 0)
       told = Status(ended.how.code(),
-                    fmt::format("{}; {} was killed for it{}", why->second.why, worker(rank), why->second.report));
+                    fmt::format("{}; {}{}", why->second.why,
+                                kind == Kind::lost ? ended.how.message() : worker(rank) + " was killed for it",
+                                why->second.report));
     if (why->second.fault == Fault::slow && kind == Kind::ordinary) kind = Kind::worn;
     blamed_.erase(why);
   } else if (suspicion_ && suspicion_->place == place && suspicion_->of_itself) {
@@ -141,9 +143,11 @@ void Coordinator::down(PlaceId place, const ProcessEnd& ended, std::int64_t now_
     return;
   }
   if (kind == Kind::lost && recovers() && begun_ && !options_.replan) {
+    down_[rank] = kind;
     lose(rank, "", cause, now_ns);  // it is an incident all the same
-    return end(cause.in("a worker is lost for good, which the job was to replace (--replace never: it goes on with fewer)"),
-               exit_worker);
+    return end(
+        cause.in("a worker is lost for good, which the job was to replace (--replace never: it goes on with fewer)"),
+        exit_worker);
   }
   // What a process cannot do at the start it cannot do at the next one either.
   if (!recovers() || (kind == Kind::refused && !begun_)) return end(cause, exit_worker);

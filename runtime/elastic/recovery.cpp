@@ -56,6 +56,10 @@ Status Coordinator::change(ChosenPlan chosen, const std::string& why, std::int64
   if (std::ssize(available()) < chosen.plan->workers())
     return invalid(
         fmt::format("{} needs {} places, and there are {}", chosen.shape, chosen.plan->workers(), available().size()));
+  if (!have_state(seats(*chosen.plan, available())))
+    return invalid(chosen.shape +
+                   " would leave machines that alone have a part of the state: ask for a mesh that has a "
+                   "worker on each machine");
   change_ = {std::move(chosen), why};
   if (phase_ == Phase::running) hold_for_change();
   progressed(now_ns);
@@ -183,8 +187,7 @@ void Coordinator::take_quiesced(Rank from, const Quiesced& quiesced, std::int64_
 void Coordinator::enter_places(std::int64_t now_ns) {
   if (const Status s = replan(now_ns); !s.ok())
     return end(s.in(incident_->cause.substr(0, incident_->cause.find('\n'))), exit_worker);
-  if (checkpoints_)
-    if (const Status s = checkpoints_->all_left(*plan_); !s.ok()) return end(s, exit_checkpoint);
+  if (checkpoints_) checkpoints_->all_left(*plan_);
   phase_ = Phase::entering;
   checkpoint_rejected_ = false;
   incident_->left_ns = now_ns;
@@ -226,7 +229,7 @@ Status Coordinator::replan(std::int64_t now_ns) {
   if (chosen->plan.get() == home_.plan) chosen->plan = std::make_shared<const Plan>(*chosen->plan);
   plans_.push_back(chosen->plan);
   plan_ = chosen->plan.get();
-  const auto before = std::exchange(options_.places, seat(*plan_, *home_.plan, home_.places, left));
+  const auto before = std::exchange(options_.places, seats(*plan_, left));
   incident_->shape = shape_ = chosen->shape;
   incident_->others = chosen->others;
   told_plan_.insert(options_.places.begin(), options_.places.end());

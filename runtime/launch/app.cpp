@@ -161,7 +161,8 @@ Status check_ranges(const JobOptions& o, Rank workers) {
   if (o.machines.count > 0 && (o.machines.listen.empty() || o.machines.token_file.empty()))
     return refuse("machines.count", o.machines.count, "say where agents join (listen), and with which token_file");
   if (o.machines.count > 0 && o.pin)
-    return invalid("JobOptions::pin is set, and the job has other machines: their cores are not known here");
+    return invalid(
+        "cores are pinned (--pin, JobOptions::pin), and the job has other machines, whose cores are not known here");
   if (o.machines.wait_s < 1) return refuse("machines.wait_s", o.machines.wait_s, "use 1 second or more");
   if (o.stall_s < 1) return refuse("stall_s", o.stall_s, "use 1 second or more");
   if (o.memory_bytes_max < 0)

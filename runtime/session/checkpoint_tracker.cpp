@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "checkpoint/claim.h"
 #include "devices/base/check.h"
@@ -61,6 +62,7 @@ Status CheckpointTracker::begin(std::uint64_t fresh) {
   }
   TROUPE_ASSIGN(const checkpoint::Stamp stamp, catalog.claim(options_.job, fresh));
   TROUPE_TRY(catalog.clean(stamp.generation).status());
+  claimed_ = stamp;
   own(stamp);
   return {};
 }
@@ -76,13 +78,26 @@ void CheckpointTracker::own(const checkpoint::Stamp& stamp) {
                                                                  std::move(head), options_.retention);
 }
 
-Expected<std::uint32_t> CheckpointTracker::next_generation(std::uint32_t) {
+Status CheckpointTracker::claim_again(std::uint32_t at_least) {
+  TROUPE_TRY(checkpoint::check_claim(storage_, options_.dir, claimed_));
+  checkpoint::Catalog catalog(storage_, options_.dir);
+  do {
+    TROUPE_ASSIGN(claimed_, catalog.claim(claim_.job, claim_.job));
+  } while (claimed_.generation < at_least);
+  return {};
+}
+
+Expected<std::uint32_t> CheckpointTracker::next_generation(std::uint32_t number) {
   REQUIRE(claimed(), options_.dir);
   committer_->finish();
   TROUPE_TRY(poll());
-  TROUPE_TRY(checkpoint::check_claim(storage_, options_.dir, claim_));
-  checkpoint::Catalog catalog(storage_, options_.dir);
-  TROUPE_ASSIGN(const checkpoint::Stamp stamp, catalog.claim(claim_.job, claim_.job));
+  checkpoint::Stamp stamp = claim_;
+  stamp.generation = number + 1;
+  unclaimed_ = claim_again(stamp.generation);
+  if (unclaimed_.code() == Code::superseded) return unclaimed_;
+  // What places have in memory needs no disk.
+  if (unclaimed_.ok()) stamp = claimed_;
+  else log_warn("no checkpoint is saved until the folder can be claimed anew: " + unclaimed_.message());
   for (const auto& [version, under_way] : std::exchange(under_way_, {})) {
     CheckpointEvent event;
     event.kind = CheckpointEvent::Kind::interrupted;
@@ -93,9 +108,18 @@ Expected<std::uint32_t> CheckpointTracker::next_generation(std::uint32_t) {
   return stamp.generation;
 }
 
-Status CheckpointTracker::all_left(const Plan& plan) {
+void CheckpointTracker::all_left(const Plan& plan) {
   plan_ = &plan;
-  return checkpoint::Catalog(storage_, options_.dir).clean(claim_.generation).status();
+  const Status s = checkpoint::Catalog(storage_, options_.dir).clean(claim_.generation).status();
+  if (!s.ok()) log_warn("what was not finished of checkpoints is left: " + s.message());
+}
+
+void CheckpointTracker::begun(std::int64_t version) {
+  under_way_[version] = UnderWay{.begin_ns = clock_.now_ns()};
+  if (unclaimed_.ok()) return;
+  unclaimed_ = checkpoint::check_claim(storage_, options_.dir, claimed_);
+  if (unclaimed_.ok()) unclaimed_ = checkpoint::write_claim(storage_, options_.dir, {claim_.job, claim_.generation});
+  if (unclaimed_.ok()) claimed_ = claim_;
 }
 
 bool CheckpointTracker::wants(std::int64_t version) const {
@@ -139,6 +163,15 @@ void CheckpointTracker::saving(std::int64_t version, Rank place, const Report& r
 void CheckpointTracker::written(std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
   ++committing_;
   given_ = std::max(given_, version);
+  if (!unclaimed_.ok()) {  // not the committer's: it would say that another job has the folder
+    checkpoint::Outcome refused;
+    refused.step = version;
+    refused.status = unclaimed_;
+    refused.end_ns = clock_.now_ns();
+    refused_.push_back(std::move(refused));
+    (void)checkpoint::Catalog(storage_, options_.dir).remove(checkpoint::folder_name(version, claim_.generation)).ok();
+    return;
+  }
   std::vector<checkpoint::ShardRecord> records;
   if (const Status ruined = check_saved(*plan_, version, reports); !ruined.ok()) {
     ruined_ = ruined_.ok() ? ruined : ruined_;
@@ -163,7 +196,10 @@ void CheckpointTracker::written(std::int64_t version, const std::vector<Report>&
 Status CheckpointTracker::poll() {
   if (!claimed()) return {};
   Status too_often;
-  for (auto& o : committer_->outcomes()) {
+  auto outcomes = committer_->outcomes();
+  std::move(refused_.begin(), refused_.end(), std::back_inserter(outcomes));
+  refused_.clear();
+  for (auto& o : outcomes) {
     --committing_;
     const bool ok = o.status.ok();
     failures_ = ok ? 0 : failures_ + 1;

@@ -73,7 +73,7 @@ class CheckpointTracker final : public JobCheckpoints {
   bool wants(std::int64_t version) const override;
   /// False while so many commits wait for the disk that their manifests would pile up in this process.
   bool has_room() const override;
-  void begun(std::int64_t version) override { under_way_[version] = UnderWay{.begin_ns = clock_.now_ns()}; }
+  void begun(std::int64_t version) override;
   void skipped(std::int64_t version) override;
   void saving(std::int64_t version, Rank place, const Report& report) override;
   void written(std::int64_t version, const std::vector<Report>& shards, const SumState& sums) override;
@@ -85,9 +85,10 @@ class CheckpointTracker final : public JobCheckpoints {
   /// The folder is claimed.
   bool claimed() const { return committer_ != nullptr; }
   bool diverged() const override { return !ruined_.ok(); }
-  /// Claims the folder again, unless another job has done so, which is an error (`superseded`).
+  /// Claims the folder again, unless another job has done so, which is an error (`superseded`). Where the disk does not
+  /// let it, the job goes on all the same: its checkpoints fail until the folder can be claimed, as one begins.
   Expected<std::uint32_t> next_generation(std::uint32_t number) override;
-  Status all_left(const Plan& plan) override;
+  void all_left(const Plan& plan) override;
   /// Reads manifests: passes over those that are damaged or gone.
   std::optional<SavedVersion> newest() override;
   bool reject_newest(const Status& why) override;
@@ -95,7 +96,9 @@ class CheckpointTracker final : public JobCheckpoints {
  private:
   /// The newest of saved_ is none that the job can go on from.
   void forget_newest();
-  /// The folder has been claimed with this stamp.
+  /// Claims the folder for a generation with this number, or a later one.
+  Status claim_again(std::uint32_t at_least);
+  /// The job's generation has this stamp.
   void own(const checkpoint::Stamp& stamp);
 
   const Plan* plan_;  // that the job runs
@@ -111,7 +114,10 @@ class CheckpointTracker final : public JobCheckpoints {
     std::map<Rank, std::pair<double, double>> bytes;  // of parameters and of moments, so far
   };
   std::map<std::int64_t, UnderWay> under_way_;  // by version
-  checkpoint::Stamp claim_;
+  checkpoint::Stamp claim_;                     // of the generation
+  checkpoint::Stamp claimed_;                   // what the folder's claim says
+  Status unclaimed_;                            // why that is an older one
+  std::vector<checkpoint::Outcome> refused_;    // of versions that are not saved since the folder is not claimed
   std::shared_ptr<FolderLock> lock_;
   std::unique_ptr<checkpoint::CheckpointCommitter> committer_;
   std::int64_t given_ = -1;                // the newest version given to the committer

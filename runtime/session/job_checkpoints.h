@@ -33,8 +33,8 @@ class JobCheckpoints : public SnapshotObserver {
   /// on.
   virtual Expected<std::uint32_t> next_generation(std::uint32_t number) { return number + 1; }
   /// All places have left the generation before, and the job goes on with `plan`, which outlives it: removes what they
-  /// have left unfinished. Error: the job cannot go on.
-  virtual Status all_left(const Plan& plan) { return (void)plan, Status{}; }
+  /// have left unfinished.
+  virtual void all_left(const Plan& plan) { (void)plan; }
   /// The newest that the job has saved, and that is there; nullopt: none.
   virtual std::optional<SavedVersion> newest() { return {}; }
   /// Takes newest() out of what the job goes on from, since a place cannot restore it. False: there is none.

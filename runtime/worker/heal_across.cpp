@@ -14,11 +14,8 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Above the channels of any plan, as of messages of restoring: a generation heals or restores.
-constexpr std::uint32_t first_channel = 1u << 31;
-
-/// Exchanges under way: each may need staging memory.
-constexpr std::size_t window = 4;
+/// Each may need staging memory.
+constexpr std::size_t exchanges_at_once = 4;
 
 /// A part of a parameter's state, as one place sends and gets it.
 struct PartExchange {
@@ -62,11 +59,11 @@ class ExchangePlan {
 
   Expected<PartExchange> exchange_of(std::size_t p, StatePart part) {
     const PlanParam& param = plan_.params[p];
-    PartExchange out{
-        param.name,
-        first_channel + static_cast<std::uint32_t>(p * std::size(state_parts)) + static_cast<std::uint32_t>(part),
-        {},
-        {}};
+    PartExchange out{param.name,
+                     first_transfer_channel + static_cast<std::uint32_t>(p * std::size(state_parts)) +
+                         static_cast<std::uint32_t>(part),
+                     {},
+                     {}};
     TROUPE_ASSIGN(const auto transfers, transfers_of(p, part));
     const Extent want = extent_of(plan_, param, part, local_.rank);
     const DType dtype = part == StatePart::parameter ? plan_.tensors[param.tensor].dtype : DType::f32;
@@ -106,7 +103,7 @@ class Exchanging : public std::enable_shared_from_this<Exchanging> {
 
   void start() {
     if (parts_.empty()) return done_(std::int64_t{0});
-    for (std::size_t i = 0; i < std::min(window, parts_.size()); ++i) next();
+    for (std::size_t i = 0; i < std::min(exchanges_at_once, parts_.size()); ++i) next();
   }
 
   void stop() {

@@ -11,6 +11,7 @@
 #include "devices/base/check.h"
 #include "placement/boxing.h"
 #include "runtime/place/state_places.h"
+#include "runtime/worker/transfer_env.h"
 
 namespace troupe::runtime {
 
@@ -20,9 +21,6 @@ using checkpoint::ExtentRead;
 using checkpoint::StoredExtent;
 using checkpoint::StoredTensor;
 using checkpoint::TensorKind;
-
-/// Above the channels of any plan: no other message has the channel of a message of restoring.
-constexpr std::uint32_t first_channel = 1u << 31;
 
 /// Who reads, extent after extent. Replicas of a part stand in one queue, so a choice takes a look at the head of each
 /// queue whose part the extent meets, however many replicas there are.
@@ -101,7 +99,7 @@ class ReadPlan {
       if (it == params.end())
         return invalid("the checkpoint has parameter '" + t.parameter + "', which this model does not have");
       if (t.kind != TensorKind::parameter && !trained[it->second]) continue;
-      TROUPE_ASSIGN(Source source, source_of(t, it->second, first_channel + static_cast<std::uint32_t>(i)));
+      TROUPE_ASSIGN(Source source, source_of(t, it->second, first_transfer_channel + static_cast<std::uint32_t>(i)));
       if (source.position < 0) continue;  // other places read and need it
       const std::int64_t bytes = source.bytes();
       if (!sources.empty() && bytes_ + bytes > read_batch_bytes) TROUPE_TRY(end_batch(sources));

@@ -89,9 +89,10 @@ Expected<BoxingPlan> HealingSources::transfers_to(Rank rank, std::size_t param, 
   if (params_[param] < 0)
     return Status(Code::internal, fmt::format("the generation before has no parameter '{}'", p.name));
   auto near = transfers(rank, want, param, part, false);
-  if (near.ok() || remains_.machines.empty()) return near.ok() ? std::move(near) : near.status().in(p.name);
+  if (near.ok()) return near;
   auto all = transfers(rank, want, param, part, true);
-  return all.ok() ? std::move(all) : all.status().in(p.name);
+  if (all.ok()) return all;
+  return Status(Code::internal, p.name + ": " + all.status().message());
 }
 
 Expected<HealingPieces> healing_pieces(const Remains& remains, std::int64_t version, HealingSources& sources) {

@@ -10,6 +10,9 @@
 
 namespace troupe::runtime {
 
+/// The channels of these exchanges begin here, above those of any plan: no other message has one.
+inline constexpr std::uint32_t first_transfer_channel = 1u << 31;
+
 struct TransferEnv {
   comm::Transport& transport;
   Device& device;

@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -85,6 +86,12 @@ nlohmann::json the_incident(const std::string& out) {
     if (auto object = nlohmann::json::parse(line); !object.contains("straggler")) found.push_back(std::move(object));
   REQUIRE(found.size() == 1);
   return found[0];
+}
+
+/// Whether the workers of an agent end within 5 s.
+bool have_ended(const Run& agent) {
+  for (int i = 0; i < 500 && !agent.workers().empty(); ++i) ::usleep(10'000);
+  return agent.workers().empty();
 }
 
 }  // namespace
@@ -177,6 +184,89 @@ TEST_CASE("a machine that is lost takes its workers with it, and the run goes on
   check_nothing_left(there.wait());
 }
 
+TEST_CASE(
+    "a machine that is cut off is lost after the budget, and its workers end; the run goes on with what is left") {
+  const Machines machines(2);
+  if (!machines.ok) return skip(Machines::why_not);
+  const OnMachines job(machines);
+  const std::vector<std::string> steps{"--steps", "400", "--set", "schedule.batch=8"};
+  std::vector<std::string> more{"--mesh", "dp=2", "--recovery", "slots", "--replace", "never"};
+  more.insert(more.end(), steps.begin(), steps.end());
+  Run here(job.agent(0)), there(job.agent(1));
+  Run command(job.command(2, more));
+  REQUIRE(command.wait_for_lines(job.out + "/metrics.jsonl", 20));
+  REQUIRE(there.workers().size() == 1);
+  machines.cut(1);
+  const Outcome o = command.wait(60);
+  INFO(o.err);
+  CHECK(o.code == exit_ok);
+  CHECK(told_by(job.out) == told_alone(steps));
+  const auto incident = the_incident(job.out);
+  CHECK(incident["from"] == "memory");
+  const std::string cause = incident["cause"];
+  CHECK(cause.find("was lost with machine " + machines.name(1) + ": its agent has said nothing for") !=
+        std::string::npos);
+  CHECK(here.wait().code == exit_ok);
+  for (int i = 0; i < 100 && !there.workers().empty(); ++i) ::usleep(100'000);  // it waits for ten seconds itself
+  CHECK(there.workers().empty());
+  there.send_to_group(SIGKILL);
+  check_nothing_left(there.wait());
+}
+
+TEST_CASE("a worker that crashes takes its state from another machine, over the network") {
+  const Machines machines(2);
+  if (!machines.ok) return skip(Machines::why_not);
+  const OnMachines job(machines);
+  const std::vector<std::string> steps{"--steps", "60", "--set", "schedule.batch=8"};
+  std::vector<std::string> more{"--mesh",          "dp=2",  "--recovery", "slots",
+                                "--detect-budget", "20000", "--inject",   "SIGSEGV@update:mid#40/worker1"};
+  more.insert(more.end(), steps.begin(), steps.end());
+  Run here(job.agent(0)), there(job.agent(1));
+  const Outcome o = run(job.command(2, more));
+  INFO(o.err);
+  CHECK(o.code == exit_ok);
+  CHECK(told_by(job.out) == told_alone(steps));
+  const auto incident = the_incident(job.out);
+  CHECK(incident["from"] == "memory");
+  CHECK(incident["moved_bytes"].get<std::int64_t>() > 1'000'000);  // parameters and moments of lm-tiny, whole
+  for (Run* agent : {&here, &there}) CHECK(agent->wait().code == exit_ok);
+}
+
+TEST_CASE("another mesh on request moves state between machines, and repeats no step") {
+  const Machines machines(2);
+  if (!machines.ok) return skip(Machines::why_not);
+  OnMachines job(machines);
+  job.places = 2;
+  const std::vector<std::string> steps{"--steps", "300", "--set", "schedule.batch=8"};
+  std::vector<std::string> more{"--mesh", "dp=2,pp=2", "--recovery", "slots", "--detect-budget", "20000"};
+  more.insert(more.end(), steps.begin(), steps.end());
+  Run here(job.agent(0)), there(job.agent(1));
+  Run command(job.command(2, more));
+  for (const std::string mesh : {"dp=3", "pp=2", "dp=4"}) {
+    const auto before = read(job.out + "/metrics.jsonl");
+    REQUIRE(command.wait_for_lines(job.out + "/metrics.jsonl",
+                                   10 + static_cast<int>(std::count(before.begin(), before.end(), '\n'))));
+    const Outcome scaled = run(troupe_command({"scale", job.out, "--mesh", mesh}));
+    INFO(scaled.err);
+    REQUIRE(scaled.code == exit_ok);
+  }
+  const Outcome o = command.wait(60);
+  INFO(o.err);
+  CHECK(o.code == exit_ok);
+  CHECK(told_by(job.out) == told_alone(steps));
+  std::istringstream lines(read(job.out + "/incidents.jsonl"));
+  int changes = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto incident = nlohmann::json::parse(line);
+    if (!incident.contains("planned")) continue;
+    ++changes;
+    CHECK(incident["from"] == "memory");
+    CHECK(incident["step"] == incident["committed"]);
+  }
+  CHECK(changes == 3);
+  for (Run* agent : {&here, &there}) CHECK(agent->wait().code == exit_ok);
+}
+
 TEST_CASE("an agent that has joined waits with the run for the other machines, however long") {
   const Machines machines(2);
   if (!machines.ok) return skip(Machines::why_not);
@@ -216,7 +306,7 @@ TEST_CASE("a run that is killed leaves no worker on any machine; its agents wait
   ::sleep(4);  // longer than agents wait for a run
   first.send_to_group(SIGKILL);
   check_nothing_left(first.wait(5));
-  const OnMachines next(machines);
+  for (Run* agent : {&here, &there}) CHECK(have_ended(*agent));
   Outcome o;
   {
     OnMachines again(machines);

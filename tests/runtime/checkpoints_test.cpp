@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "actors/writer.h"
+#include "checkpoint/claim.h"
 #include "devices/parallel.h"
 #include "devices/sim/sim_device.h"
 #include "devices/sim/sim_storage.h"
@@ -213,13 +214,59 @@ TEST_CASE(
   CHECK(newest->folder == "/ckpt/" + checkpoint::folder_name(1, 1));
   CHECK(newest->version == 1);
   CHECK(newest->sums == job.sums);
-  CHECK(job.checkpoints->all_left(job.plan).ok());
+  job.checkpoints->all_left(job.plan);
   const auto left = job.storage.list("/ckpt");
   REQUIRE(left.ok());
   for (const auto& entry : *left)
     if (entry.folder) CHECK(entry.name == checkpoint::folder_name(1, 1));
   CHECK_FALSE(job.checkpoints->wants(1));
   CHECK(job.checkpoints->wants(2));
+}
+
+TEST_CASE(
+    "a job goes on in its next generation though the disk does not let it claim its folder, saves nothing there "
+    "meanwhile, and claims it with the first checkpoint that the disk lets it save") {
+  Job job;
+  REQUIRE(job.begins(1));
+  job.write_all(1);
+  REQUIRE(job.end(1).ok());
+  job.storage.set_read_only(true);
+  for (const std::uint32_t number : {1u, 2u}) {
+    const auto next = job.checkpoints->next_generation(number);
+    REQUIRE_MESSAGE(next.ok(), next.status().message());
+    CHECK(*next == number + 1);
+    job.checkpoints->all_left(job.plan);
+  }
+  CHECK(job.checkpoints->claim().generation == 3);
+  job.shards.clear();
+  for (std::int32_t rank = 0; rank < 2; ++rank) job.shards.push_back(job.place(rank));
+  REQUIRE(job.begins(2));
+  job.written[2] = job.written[1];  // whatever places say
+  CHECK(job.end(2).ok());
+  REQUIRE(job.events.size() == 2);
+  CHECK(job.events[1].kind == Kind::failed);
+  CHECK(job.events[1].status.code() == Code::denied);
+  job.storage.set_read_only(false);
+  REQUIRE(job.begins(3));
+  job.write_all(3);
+  CHECK(job.end(3).ok());
+  REQUIRE(job.events.size() == 3);
+  CHECK(job.events[2].kind == Kind::committed);
+  CHECK(job.checkpoints->newest()->folder == "/ckpt/" + checkpoint::folder_name(3, 3));
+  CHECK(job.checkpoints->next_generation(3).ok());
+  CHECK(job.checkpoints->claim().generation == 4);
+}
+
+TEST_CASE("a folder that another job has claimed while this one could not is not claimed back") {
+  Job job;
+  job.storage.set_read_only(true);
+  REQUIRE(job.checkpoints->next_generation(1).ok());
+  job.storage.set_read_only(false);
+  REQUIRE(checkpoint::write_claim(job.storage, "/ckpt", {99, 1}).ok());
+  REQUIRE(job.begins(1));
+  job.written[1] = {};
+  CHECK(job.end(1).code() == Code::superseded);
+  CHECK(checkpoint::read_claim(job.storage, "/ckpt")->job == 99);
 }
 
 TEST_CASE(

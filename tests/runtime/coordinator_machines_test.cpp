@@ -1,4 +1,6 @@
 // How a coordinator goes on when places are on several machines.
+#include <algorithm>
+
 #include "tests/runtime/three_places.h"
 
 using namespace three_places;
@@ -12,7 +14,7 @@ void do_three_steps(ThreePlaces& job) {
 
 }  // namespace
 
-TEST_CASE("on two machines a job goes on from the newest version that each place has itself") {
+TEST_CASE("on two machines a place takes what it lacks from either, and is told who has it where") {
   ThreePlaces job;
   job.machines = {{2, 1}};
   do_three_steps(job);
@@ -20,20 +22,71 @@ TEST_CASE("on two machines a job goes on from the newest version that each place
   job.down(1);
   job.leave({0, 2});
   for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
-  CHECK(job.last<Connect>().adopt == 2);  // on one machine it is 3: place 1 takes it from the others
-  CHECK(job.last<Connect>().home.areas.empty());
+  const StateHome& home = job.last<Connect>().home;
+  CHECK(job.last<Connect>().adopt == 3);
+  CHECK(home.areas == std::vector<std::string>{"of 0", "", "of 2"});
+  CHECK(home.area_machines == Machines{0, -1, 1});
+  CHECK(home.machines == Machines{0, 0, 1});
 }
 
-TEST_CASE("on two machines a place that has nothing takes the job back to its checkpoint, or to its beginning") {
-  ThreePlaces job;
-  job.machines = {{2, 1}};
+TEST_CASE("what a place alone had of the moments takes the job back to its beginning, on two machines too") {
+  for (const int zero : {0, 1}) {
+    CAPTURE(zero);
+    ThreePlaces job(nullptr, zero);
+    job.machines = {{2, 1}};
+    do_three_steps(job);
+    job.holds = {{0, Versions{2, 3}}, {1, Versions{}}, {2, Versions{2, 3}}};
+    job.down(1, 0, true);
+    job.leave({0, 2});
+    for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
+    REQUIRE_FALSE(job.coordinator.over());
+    CHECK(job.last<Connect>().adopt == (zero == 0 ? 3 : -1));
+    CHECK(job.last<Connect>().restore == (zero == 0 ? "" : "checkpoint to begin from"));
+  }
+}
+
+TEST_CASE("where several machines are left, places of a new plan are told which has which memory") {
+  ThreePlaces job(nullptr, 0, true);
+  job.machines = {{1, 1}, {2, 2}};
   do_three_steps(job);
-  job.holds = {{0, Versions{2, 3}}, {1, Versions{}}, {2, Versions{2, 3}}};
-  job.down(1, 0, true);
-  job.leave({0, 2});
-  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
-  CHECK(job.last<Connect>().adopt == -1);
-  CHECK(job.last<Connect>().restore == "checkpoint to begin from");
+  job.all_hold({3});
+  job.ends(2, ProcessEnd::Kind::lost, "worker 2 was lost with machine c");
+  job.coordinator.turn(0);
+  job.leave({0, 1});
+  REQUIRE(job.coordinator.plan().workers() == 2);
+  for (const Rank r : {0, 1}) job.hear(r, WorkerAddress{"a"});
+  CHECK(job.last<Connect>().adopt == 3);
+  CHECK(job.last<Connect>().home.areas == std::vector<std::string>{"of 0", "of 1", ""});
+  CHECK(job.last<Connect>().home.area_machines == Machines{0, 1, -1});
+  CHECK(job.last<Connect>().home.machines == Machines{0, 1});
+}
+
+TEST_CASE("a change of the plan leaves no machine that alone has a part of the state, or is refused") {
+  for (const int zero : {0, 1}) {
+    CAPTURE(zero);
+    ThreePlaces job(nullptr, zero, true);
+    job.machines = {{2, 1}};
+    do_three_steps(job);
+    ChosenPlan two{std::make_shared<const Plan>(ThreePlaces::make_plan(2, false, zero)), "dp=2", 0, {}};
+    ChosenPlan one{std::make_shared<const Plan>(ThreePlaces::make_plan(1, false, zero)), "dp=1", 0, {}};
+    const Status s = job.coordinator.change(one, "asked", 0);
+    CHECK(s.ok() == (zero == 0));
+    if (zero == 0) continue;
+    CHECK(s.message().find("dp=1 would leave machines that alone have a part of the state") != std::string::npos);
+    REQUIRE(job.coordinator.change(two, "asked", 0).ok());
+    for (std::int64_t step = 3; step < 5; ++step) job.commit(step);  // those that have begun
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 5, {}, 0});
+    job.coordinator.turn(0);
+    REQUIRE(job.coordinator.generation().number == 3);
+    const std::int64_t now = 5;
+    job.all_hold({now});
+    job.leave({0, 1, 2});
+    REQUIRE(job.shapes.size() == 1);
+    CHECK(job.shapes[0].size() == 2);
+    CHECK(std::count(job.shapes[0].begin(), job.shapes[0].end(), PlaceId{2}) == 1);  // else nobody reaches its moments
+    for (const PlaceId place : job.shapes[0]) job.hear(static_cast<Rank>(place), WorkerAddress{"a"});
+    CHECK(job.last<Connect>().adopt == now);
+  }
 }
 
 TEST_CASE("a machine is lost with its memory, and the job goes on from that of the machine that has all places then") {
@@ -81,7 +134,7 @@ TEST_CASE("a lost machine ends a job that asks for no other shape, whatever its 
     job.ends(1, ProcessEnd::Kind::lost, "worker 1 was lost with machine b");
     const JobResult r = job.result();
     CHECK(r.exit_code == exit_worker);
-    CHECK(r.status.message().find("a machine is lost") != std::string::npos);
+    CHECK(r.status.message().find("lost for good") != std::string::npos);
     CHECK(job.restarted.empty());
   }
 }

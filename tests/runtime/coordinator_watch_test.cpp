@@ -330,3 +330,90 @@ TEST_CASE("a place that hangs when the results are known is killed, and the job 
   CHECK(r.committed_steps == 20);
   CHECK(r.incidents.empty());
 }
+
+TEST_CASE(
+    "a place that outlives SIGKILL is lost with its memory, and the job goes on without it, or says why it ends "
+    "(CR-8)") {
+  for (const bool replans : {false, true}) {
+    CAPTURE(replans);
+    ThreePlaces job(nullptr, 0, replans);
+    job.enter();
+    for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+    job.all_hold({2, 3});
+    job.coordinator.distrust(PlaceId{1}, Status(Code::invalid, "garbage"), 0);
+    REQUIRE(job.killed == RankList{1});
+    const std::int64_t ends = CoordinatorWaits(CoordinatorOptions().detect_ns).killed_ns;
+    const auto alive = [&](std::int64_t now_ns) {
+      for (const Rank r : {0, 2}) job.hear(r, Progress{now_ns / ms, false, {}, 0, {}}, now_ns);
+      job.coordinator.turn(now_ns);
+    };
+    for (std::int64_t at = 0; at < ends; at += 500 * ms) alive(at);
+    CHECK(job.coordinator.generation().number == 2);
+    CHECK(job.coordinator.wakes_ns() <= ends);
+    alive(ends);
+    if (!replans) {
+      const JobResult r = job.result();
+      CHECK(r.exit_code == exit_worker);
+      CHECK(r.status.message().find("has not ended within 30 s of SIGKILL") != std::string::npos);
+      CHECK(r.status.message().find("garbage") != std::string::npos);
+      REQUIRE(job.incidents.size() == 1);
+      CHECK(job.incidents[0].lost == std::vector<std::int32_t>{1});
+      continue;
+    }
+    CHECK(job.coordinator.generation().number == 3);
+    job.hear(1, Quiesced{Versions{9}}, ends);  // nothing that it says counts
+    job.leave({0, 2});
+    REQUIRE(job.coordinator.plan().workers() == 2);
+    for (const Rank r : {0, 2}) job.hear(r, WorkerAddress{"a"}, ends);
+    CHECK(job.last<Connect>().adopt == 3);
+    CHECK(job.last<Connect>().home.areas == std::vector<std::string>{"of 0", "", "of 2"});
+    const auto incidents = job.incidents.size();
+    job.ends(1, ProcessEnd::Kind::ordinary, "worker 1 was killed at last", ends);
+    job.coordinator.turn(ends);
+    CHECK(job.coordinator.generation().number == 3);
+    CHECK(job.incidents.size() == incidents);
+  }
+}
+
+TEST_CASE("a spare, and a place of a finished job, that say garbage are killed, and end no job") {
+  ThreePlaces job(nullptr, 0, true);
+  job.coordinator.add_place(PlaceId{3}, 0);
+  job.enter();
+  job.commit(0);
+  job.coordinator.distrust(PlaceId{3}, Status(Code::invalid, "garbage"), 0);
+  CHECK_FALSE(job.coordinator.over());
+  CHECK(job.killed == RankList{3});
+  CHECK(job.coordinator.available().size() == 3);
+  job.ends(3, ProcessEnd::Kind::ordinary, "worker 3 was killed");
+  job.commit(1);
+  CHECK_FALSE(job.coordinator.over());
+}
+
+TEST_CASE("a spare that takes a place and says nothing is killed after two budgets, not after the time of a start") {
+  const std::int64_t start_ns = CoordinatorWaits(CoordinatorOptions().detect_ns).start_ns;
+  const std::int64_t budget_ns = CoordinatorOptions().detect_ns;
+  for (const bool fresh : {false, true}) {
+    CAPTURE(fresh);
+    ThreePlaces job(nullptr, 0, true);
+    job.enter();
+    job.commit(0);
+    job.all_hold({1});
+    const std::int64_t lost_ns = 2 * start_ns;
+    job.coordinator.add_place(PlaceId{3}, fresh ? lost_ns : 0);
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{1, false, {}, 0, {}}, lost_ns);
+    job.down(1, lost_ns);
+    for (const Rank r : {0, 2}) job.hear(r, Quiesced{Versions{1}}, lost_ns);
+    REQUIRE(job.coordinator.places().size() == 3);
+    REQUIRE(job.coordinator.rank_of(PlaceId{3}) >= 0);
+    std::int64_t now_ns = lost_ns;
+    while (job.killed.empty() && now_ns < lost_ns + 3 * start_ns) {
+      now_ns += 100 * ms;
+      for (const Rank r : {0, 2}) job.hear(r, Progress{1, false, {}, 0, {}}, now_ns);
+      job.coordinator.turn(now_ns);
+    }
+    CHECK(job.killed == RankList{3});
+    const std::int64_t after_ns = now_ns - lost_ns;
+    if (fresh) CHECK(after_ns >= start_ns);
+    else CHECK(after_ns <= 3 * budget_ns);
+  }
+}

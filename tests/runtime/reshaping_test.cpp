@@ -45,9 +45,10 @@ struct Reshaped {
   SimOutcome out;
 };
 
-/// `changes`: shapes with which the job may be asked to go on; `spares`: places beside those of the plan.
+/// `changes`: shapes with which the job may be asked to go on; `spares`: places beside those of the plan; `machines`: of
+/// all places, or none.
 Reshaped reshaped(const Plan& p, Shapes* shapes, std::uint64_t seed, std::vector<SimFault> faults,
-                  std::vector<ChosenPlan> changes = {}, Rank spares = 0) {
+                  std::vector<ChosenPlan> changes = {}, Rank spares = 0, std::vector<std::int32_t> machines = {}) {
   Reshaped result;
   const SessionOptions session = recovered_session(reshaped_steps, 1, result.evaluations);
   SimClusterOptions cluster;
@@ -57,6 +58,7 @@ Reshaped reshaped(const Plan& p, Shapes* shapes, std::uint64_t seed, std::vector
   cluster.stall_s = 120;
   cluster.changes = std::move(changes);
   cluster.spares = spares;
+  cluster.machines = std::move(machines);
   if (shapes)
     cluster.replan = [shapes](const Plan& before, std::int64_t places) { return shapes->choose(before, places); };
   result.out = simulate_job(p, ops(), actor_set(), session, cluster);
@@ -252,4 +254,42 @@ TEST_CASE("a job whose last place is gone ends, and says that no shape runs with
   const Reshaped one = reshaped(p, &shapes, 1, {f});
   CHECK(one.out.job.exit_code == exit_worker);
   CHECK(one.out.job.status.message().find("no shape of this job runs on 0 places") != std::string::npos);
+}
+
+TEST_CASE(
+    "places on several machines that are gone, or crash: state comes from other machines, and each bit is as if "
+    "nothing "
+    "had happened") {
+  int across = 0, memory = 0, other = 0;
+  std::uint64_t next = 1;
+  for (const KeptCase& c : reshaped_cases()) {
+    const Plan p = kept_plan(c);
+    Shapes shapes(c);
+    CAPTURE(c.dp.size());
+    CAPTURE(c.dp[0]);
+    CAPTURE(c.tp);
+    CAPTURE(c.zero);
+    const Reshaped whole = reshaped(p, nullptr, 0, {});
+    const std::int64_t spare = p.workers() / c.tp - 1;
+    for (const std::uint64_t end = next + 12; next < end; ++next) {
+      if (!test::is_drawn(static_cast<unsigned>(next))) continue;
+      CAPTURE(next);
+      std::vector<std::int32_t> machines;
+      for (Rank r = 0; r < p.workers(); ++r)
+        machines.push_back(static_cast<std::int32_t>(philox(next, static_cast<std::uint64_t>(r), 15)[0] % 2));
+      const std::int64_t events = reshaped(p, nullptr, next, {}).out.run.events;
+      auto faults = losses(next, p, events, static_cast<std::size_t>(std::min<std::int64_t>(spare, 2)));
+      const bool replaced = next % 3 == 0;  // where it is, a place that crashes comes back with nothing
+      for (SimFault& f : faults)
+        if (replaced) f.kind = SimFault::Kind::crash;
+      const Reshaped one = reshaped(p, replaced ? nullptr : &shapes, next, faults, {}, 0, machines);
+      check_as_if_nothing_had_happened(one, whole);
+      for (const Incident& i : one.out.job.incidents) {
+        (i.from == "memory" ? memory : other) += 1;
+        across += i.from == "memory" && i.moved_bytes > 0;
+      }
+    }
+  }
+  CHECK(across > test::of_drawn(40));
+  CHECK(memory > other);  // what one place alone had is lost as it crashes
 }

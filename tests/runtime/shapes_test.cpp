@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <thread>
 
 #include "devices/cpu/cpu_device.h"
 #include "runtime/launch/shape_plans.h"
@@ -78,16 +79,18 @@ TEST_CASE("of all shapes the one whose step is predicted to be shortest is taken
   CHECK(chosen->plan->workers() <= 3);
 }
 
-TEST_CASE("plans for the next loss are compiled once, ahead, and not where they are asked for") {
+TEST_CASE("plans for the next loss are compiled once, ahead, and none by the thread that asks for one") {
   const KeptCase like{{2, 2}};
   const Plan p = kept_plan(like);
   SteadyClock clock;
   CpuDevice device(clock, {});
   std::atomic<int> compiled = 0;
   std::atomic<bool> ahead = true;
+  const auto asks = std::this_thread::get_id();
   ShapePlans plans(
       [&](const StageWidths& dp) {
         CHECK(ahead);
+        CHECK(std::this_thread::get_id() != asks);
         ++compiled;
         return replan_like(like)(dp);
       },
@@ -95,17 +98,18 @@ TEST_CASE("plans for the next loss are compiled once, ahead, and not where they 
   const auto stream = device.create_stream("shapes", 1);
   plans.prepare(p, 3, *stream, false);
   plans.prepare(p, 3, *stream, false);
-  const auto first = plans.choose(p, 3);
+  const auto first = plans.choose(p, 3, *stream);
   REQUIRE(first.ok());
   CHECK(compiled == static_cast<int>(shapes_for(p, 3).size()));
   ahead = false;
-  CHECK(plans.choose(p, 3)->shape == first->shape);
+  CHECK(plans.choose(p, 3, *stream)->shape == first->shape);
   ahead = true;
+  CHECK(plans.choose(p, 2, *stream).ok());  // which was not prepared
   plans.stop();
-  CHECK_FALSE(plans.choose(p, 2).ok());
+  CHECK_FALSE(plans.choose(p, 1, *stream).ok());
   // A job goes on from what its first plan keeps.
   ShapePlans others(replan_like(like), true, [](const Plan&) { return std::int64_t{1} << 40; });
-  const auto other = others.choose(p, 2);
+  const auto other = others.choose(p, 2, *stream);
   REQUIRE_FALSE(other.ok());
   CHECK(other.status().message().find("CompileOptions::keeps_copies") != std::string::npos);
 }

@@ -14,6 +14,8 @@ namespace three_places {
 using namespace planted_votes;
 
 using Versions = std::vector<std::int64_t>;
+using RankList = std::vector<Rank>;
+using Machines = std::vector<std::int32_t>;
 
 inline constexpr std::int64_t ms = 1'000'000;
 
@@ -108,6 +110,8 @@ struct ThreePlaces final : CoordinatorSink {
   std::int32_t machine_of(PlaceId place) override { return machines[static_cast<Rank>(place)]; }
   std::string memory_of(PlaceId place) override { return "of " + std::to_string(static_cast<Rank>(place)); }
   void settled(std::span<const PlaceId>) override { ++settled_; }
+  RankList dismissed;
+  void dismiss(PlaceId place) override { dismissed.push_back(static_cast<Rank>(place)); }
 
   void hear(Rank from, FromWorker m, std::int64_t now_ns = 0) {
     coordinator.heard(PlaceId{from}, {coordinator.generation(), encode(m)}, now_ns);
@@ -151,8 +155,8 @@ struct ThreePlaces final : CoordinatorSink {
   template <class T>
   const T& last() const {
     for (auto it = sent.rbegin(); it != sent.rend(); ++it)
-      if (const T* m = std::get_if<T>(&it->message)) return *m;
-    FAIL("no such message was sent");
+      if (const T* m = std::get_if<T>(&it->message); m && it->generation == coordinator.generation().number) return *m;
+    FAIL("no such message was sent in this generation");
     return std::get<T>(sent.front().message);
   }
   JobResult result() {
@@ -160,7 +164,5 @@ struct ThreePlaces final : CoordinatorSink {
     return coordinator.take_result();
   }
 };
-
-using RankList = std::vector<Rank>;
 
 }  // namespace three_places

@@ -313,7 +313,7 @@ TEST_CASE("a thread that stops restoring waits until a task that is being submit
   HeldPlace place;
   HeldDevice& device = place.device;
   const auto disk = device.create_stream("disk", 1), comm = device.create_stream("comm", 1);
-  const RestoreEnv env{saved.storage, place.shut, device, *disk, *comm, {}, nullptr};
+  const RestoreEnv env{saved.storage, *disk, {place.shut, device, *comm, {}, nullptr}};
   const RestorePlaces nowhere{nullptr, std::vector<std::int64_t>(saved.plan.params.size(), 0),
                               std::vector<std::int64_t>(saved.plan.params.size(), -1)};  // held streams do no work
   const auto stop = restore(saved.plan, 0, saved.folder, nowhere, env,

@@ -48,7 +48,9 @@ class DisturbedCheckpoints final : public runtime::JobCheckpoints {
     if (stopped()) return machine_stops();
     return tracker_.next_generation(number);
   }
-  Status all_left(const runtime::Plan& plan) override { return stopped() ? machine_stops() : tracker_.all_left(plan); }
+  void all_left(const runtime::Plan& plan) override {
+    if (!stopped()) tracker_.all_left(plan);
+  }
   std::optional<runtime::SavedVersion> newest() override { return tracker_.newest(); }
   bool reject_newest(const Status& why) override { return tracker_.reject_newest(why); }
 
