@@ -71,7 +71,8 @@ class Launcher {
   /// Lets go of what the place had before renew_memory; `used`: false: and of what it has.
   static void forget_memory(WorkerProcess& worker, bool used);
   std::vector<WorkerProcess>& workers() { return workers_; }
-  /// Reads what a worker's log has, up to log_bytes_at_once; complete lines go to `line`, and pieces of log_line_bytes_max. False at its end.
+  /// Reads what a worker's log has, up to log_bytes_at_once; complete lines go to `line`, and pieces of
+  /// log_line_bytes_max. False at its end.
   bool read_log(WorkerProcess& worker, const std::function<void(const std::string&)>& line);
   /// Reaps a worker whose pidfd is readable. Returns whether it counts as exited: one that a debugger holds does not,
   /// and its pidfd stays readable. No status is left to take where another part of this process has waited

@@ -319,10 +319,11 @@ class Coordinator {
   std::set<std::int32_t> machines_of(std::span<const PlaceId> places) const;
   /// Whether what lies on the machines of these places is all that the job's state is.
   bool have_state(std::span<const PlaceId> places) const;
-  /// Which place of `left` runs which rank of a plan: as seat(), but where machines without a rank would take state with
-  /// them, ranks are given to them as far as others have several.
+  /// Which place of `left` runs which rank of a plan: as seat(), but where machines without a rank would take state
+  /// with them, ranks are given to them as far as others have several.
   std::vector<PlaceId> seats(const Plan& next, std::span<const PlaceId> left) const;
-  /// What lies where the state of the job is, on machines that have places of the plan: others have nobody to send it.
+  /// What lies where the state of the job is, on machines that have places of the plan: what others have no place
+  /// sends.
   Inventory inventory() const;
   /// The newest version that the places hold together, none of whose predecessors is still read; nullopt: there is
   /// none.

@@ -12,8 +12,8 @@ namespace troupe::runtime {
 
 /// Times are the coordinator's, in ns; -1: it did not come so far.
 struct Incident {
-  /// Its first line: what was heard first. Behind it: last lines of a log, who waited for what, and what else was heard,
-  /// each on a line that begins with "then ".
+  /// Its first line: what was heard first. Behind it: last lines of a log, who waited for what, and what else was
+  /// heard, each on a line that begins with "then ".
   std::string cause;
   bool planned = false;             ///< nothing was lost: the job was asked to go on in another shape
   std::string actor;                ///< the actor that has failed; empty: a process has ended, or a link

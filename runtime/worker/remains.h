@@ -22,7 +22,8 @@ struct Remains {
   std::vector<std::byte*> areas;
   /// by rank of the plan that takes it: the rank that its place had here; -1: none
   std::vector<Rank> own;
-  /// The plan that takes it is the same: a place whose own memory is not lost goes on there. Never of plans with copies.
+  /// The plan that takes it is the same: a place whose own memory is not lost goes on there. Never of plans with
+  /// copies.
   bool same_plan = false;
   /// By rank: the machine of its memory; -1: lost. Empty: all that is not lost is on one machine, with those who take.
   std::vector<std::int32_t> area_machines;

@@ -83,7 +83,8 @@ TEST_CASE("a change of the plan leaves no machine that alone has a part of the s
     job.leave({0, 1, 2});
     REQUIRE(job.shapes.size() == 1);
     CHECK(job.shapes[0].size() == 2);
-    CHECK(std::count(job.shapes[0].begin(), job.shapes[0].end(), PlaceId{2}) == 1);  // else nobody reaches its moments
+    // The other two do not reach its moments.
+    CHECK(std::count(job.shapes[0].begin(), job.shapes[0].end(), PlaceId{2}) == 1);
     for (const PlaceId place : job.shapes[0]) job.hear(static_cast<Rank>(place), WorkerAddress{"a"});
     CHECK(job.last<Connect>().adopt == now);
   }

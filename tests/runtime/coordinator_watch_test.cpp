@@ -333,7 +333,7 @@ TEST_CASE("a place that hangs when the results are known is killed, and the job 
 
 TEST_CASE(
     "a place that outlives SIGKILL is lost with its memory, and the job goes on without it, or says why it ends "
-    "(CR-8)") {
+    "(CR-8 end of the killed)") {
   for (const bool replans : {false, true}) {
     CAPTURE(replans);
     ThreePlaces job(nullptr, 0, replans);

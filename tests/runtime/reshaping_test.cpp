@@ -45,8 +45,8 @@ struct Reshaped {
   SimOutcome out;
 };
 
-/// `changes`: shapes with which the job may be asked to go on; `spares`: places beside those of the plan; `machines`: of
-/// all places, or none.
+/// `changes`: shapes with which the job may be asked to go on; `spares`: places beside those of the plan; `machines`:
+/// of all places, or none.
 Reshaped reshaped(const Plan& p, Shapes* shapes, std::uint64_t seed, std::vector<SimFault> faults,
                   std::vector<ChosenPlan> changes = {}, Rank spares = 0, std::vector<std::int32_t> machines = {}) {
   Reshaped result;
