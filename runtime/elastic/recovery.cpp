@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "devices/base/check.h"
 #include "devices/base/log.h"
 #include "runtime/elastic/coordinator.h"
 
@@ -110,6 +111,7 @@ void Coordinator::begin_change(std::int64_t now_ns) {
 }
 
 void Coordinator::leave_generation(std::int64_t now_ns) {
+  ASSERT(incident_, fence_.generation().number);
   if (options_.inputs_unchanged)
     if (const Status s = options_.inputs_unchanged(); !s.ok()) return end(s, exit_data);
   std::uint32_t number = fence_.generation().number + 1;
@@ -248,7 +250,8 @@ Status Coordinator::replan(std::int64_t now_ns) {
 }
 
 void Coordinator::acted(std::int64_t now_ns) {
-  if (!incident_ || phase_ != Phase::running) return;
+  if (!incident_ || loss_ || phase_ != Phase::running)
+    return;  // an act of the generation that was lost counts for none
   incident_->act_ns = now_ns;
   close_incident();
 }

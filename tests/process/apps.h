@@ -65,7 +65,7 @@ struct Diverging final : troupe::actors::UserActor {
   std::int64_t step;
 };
 
-/// Does nothing but fail in its act of step 3, as if another worker had caused it.
+/// Does nothing but fail in its act of step 3, with what is said of a lost peer.
 struct Torn final : troupe::actors::UserActor {
   troupe::Status act(troupe::actors::UserCall& call) override {
     if (call.step < 3) return {};

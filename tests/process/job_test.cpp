@@ -224,36 +224,35 @@ TEST_CASE("a job says how many of its steps were void") {
   }
 }
 
-TEST_CASE("a checkpoint that the workers have written while a failure waits for its culprit is committed") {
-  TempDir dir;
-  Graph g(test_app().ops());
-  g.program("train", {2, 1});
-  g.unit("all");
-  const Value x = g.actor("outlier", "x", {}, {{"x", {DType::f32, {1, 512}}}}, {{"value", 1.0}})[0];
-  const Value t = g.actor("outlier", "t", {}, {{"t", {DType::f32, {1, 512}}}}, {{"value", 0.0}})[0];
-  // It fails with the Go of step 3, which comes together with that of version 2's snapshot: that takes longer.
-  g.actor("torn", "tape", {}, {{"nothing", {DType::f32, {1, 4}}}});
-  g.minimize(
-      g.op("mse_loss", {g.op("linear", {x, g.param("w", {512, 512}, Init::normal(0.1f))})[0], t}, {{"scale", 1.0}})[0],
-      {});
-  CompileOptions o;
-  o.stages = stage_meshes({1});
-  o.snapshots = 2;
-  const auto plan = compile(g, o);
-  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
-  JobOptions job;
-  job.session.steps = 10;
-  job.checkpoint.dir = dir / "checkpoints";
-  job.checkpoint.every = 2;
-  const JobResult result = test_app().run(*plan, job);
-  CHECK(result.exit_code == exit_worker);
-  CHECK_MESSAGE(says(result.status, "the tape has ended"), result.status.message());
-  troupe::FileStorage storage;
-  const auto saved = troupe::checkpoint::Catalog(storage, dir / "checkpoints").entries();
-  REQUIRE_MESSAGE(saved.ok(), saved.status().message());
-  REQUIRE(saved->size() == 1);
-  CHECK(saved->front().step == 2);
-  CHECK(saved->front().committed);
+TEST_CASE("an actor whose error reads as that of a lost peer is named at once; one that fails so twice ends any job") {
+  for (const bool recovers : {false, true}) {
+    CAPTURE(recovers);
+    Graph g(test_app().ops());
+    g.program("train", {2, 1});
+    g.unit("all");
+    const Value x = g.actor("outlier", "x", {}, {{"x", {DType::f32, {1, 512}}}}, {{"value", 1.0}})[0];
+    const Value t = g.actor("outlier", "t", {}, {{"t", {DType::f32, {1, 512}}}}, {{"value", 0.0}})[0];
+    g.actor("torn", "tape", {}, {{"nothing", {DType::f32, {1, 4}}}});
+    g.minimize(g.op("mse_loss", {g.op("linear", {x, g.param("w", {512, 512}, Init::normal(0.1f))})[0], t},
+                    {{"scale", 1.0}})[0],
+               {});
+    CompileOptions o;
+    o.stages = stage_meshes({1});
+    o.keeps_version = recovers;
+    const auto plan = compile(g, o);
+    REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+    JobOptions job;
+    job.session.steps = 10;
+    job.recovers = recovers;
+    std::vector<Incident> incidents;
+    job.on_incident = [&](const Incident& i) { incidents.push_back(i); };
+    const JobResult result = test_app().run(*plan, job);
+    CHECK_MESSAGE(says(result.status, "the tape has ended"), result.status.message());
+    CHECK(says(result.status, "tape"));
+    CHECK(result.exit_code == (recovers ? exit_do_not_requeue : exit_worker));
+    CHECK(std::ssize(incidents) <= (recovers ? 2 : 0));  // one, where it fails again before any other actor acts
+    for (const Incident& i : incidents) CHECK_MESSAGE(i.actor == "tape", i.cause << " committed " << i.committed);
+  }
 }
 
 TEST_CASE("a run that diverges first finishes the evaluation and the checkpoint of an earlier version, which is good") {

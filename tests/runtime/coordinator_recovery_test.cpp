@@ -424,3 +424,29 @@ TEST_CASE("a job goes on from no version behind one that is still evaluated (CO-
     CHECK(job.last<Connect>().adopt == (evaluated ? 1 : 2));
   }
 }
+
+TEST_CASE("what places say behind a loss, before the job leaves its generation, does not end the incident") {
+  for (const bool process : {false, true}) {
+    CAPTURE(process);
+    ThreePlaces job;
+    job.enter();
+    for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+    job.all_hold({2, 3});
+    if (process) job.ends(1, ProcessEnd::Kind::ordinary, "worker 1 was killed");
+    else job.hear(1, WorkerFailed{"in.x", Status(Code::io, "the tape is torn")});
+    job.hear(0, Progress{7, false, {}, 0, {}});
+    job.hear(2, job.vote_of(2, 3));
+    CHECK(job.incidents.empty());
+    job.coordinator.turn(0);
+    REQUIRE(job.coordinator.generation().number == 3);
+    if (process) job.leave({0, 2});
+    else job.leave({0, 1, 2});
+    for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
+    CHECK(job.last<Connect>().adopt == 3);
+    CHECK(job.incidents.empty());
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Ready{});
+    job.hear(0, Progress{8, false, {}, 0, {}});
+    REQUIRE(job.incidents.size() == 1);
+    CHECK(job.incidents[0].version == 3);
+  }
+}
