@@ -115,7 +115,12 @@ void Coordinator::kill_who_are_silent(std::int64_t now_ns) {
 void Coordinator::kill_who_is_cut_off(std::int64_t now_ns) {
   // Places that enter may wait for messages, too, which exchange a checkpoint that they restore.
   if (!recovers() || options_.detect_ns == 0 || phase_ == Phase::leaving || !blamed_.empty()) return;
-  const auto lives = [&](Rank r) {  // one that is silent everywhere is CR-5's
+  // One that is silent everywhere is CR-5's, and is judged first.
+  for (Rank r = 0; r < plan_->workers(); ++r)
+    if (stopped_.count(r) == 0 && !is_gone(r) &&
+        now_ns - pulses_[static_cast<std::size_t>(r)].heard_ns >= options_.detect_ns / 3)
+      return;
+  const auto lives = [&](Rank r) {
     return r >= 0 && r < plan_->workers() && stopped_.count(r) == 0 &&
            now_ns - pulses_[static_cast<std::size_t>(r)].heard_ns < options_.detect_ns / 2;
   };

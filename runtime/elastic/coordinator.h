@@ -27,7 +27,8 @@
 //   CR-7  (cut links) where two places of a job that recovers say that they do not reach each other, and both reach the
 //         coordinator, and there is no progress for half of detect_ns and four times as long as ever before (for half
 //         of stall_s before two steps are done, and while places enter), one of the two is killed: the one that is in
-//         more such pairs, then the one that was lost more often, then the higher number;
+//         more such pairs, then the one that was lost more often, then the higher number. Not while a place has been
+//         silent for a third of detect_ns: a process that hangs may hold up what its peers say to each other;
 //   CR-8  (end of the killed) a process that has not ended within five times detect_ns, or 30 seconds, of being killed
 //         (a debugger, a driver or a disk holds it) is lost for good, and its memory with it: it may still write there.
 #pragma once

@@ -187,6 +187,26 @@ TEST_CASE("a link that is cut while places enter is found as well: they may rest
   CHECK(job.killed == RankList{1});
 }
 
+TEST_CASE(
+    "while one place is silent no other is killed for a link between two that live: the silent one is judged first") {
+  const std::int64_t budget = CoordinatorOptions().detect_ns, beat = budget / 8;
+  for (const bool silent : {true, false}) {
+    CAPTURE(silent);
+    ThreePlaces job;
+    job.enter();
+    job.commit(0, 10 * ms);
+    job.commit(1, 20 * ms);
+    job.commit(2, 30 * ms);
+    for (std::int64_t now = 30 * ms; job.killed.empty() && now < 3 * budget; now += beat) {
+      job.hear(0, Progress{1, false, {}, 0, {1, 2}}, now);
+      job.hear(1, Progress{1, false, {}, 0, {0, 2}}, now);
+      if (!silent) job.hear(2, Progress{1, false, {}, 0, {}}, now);
+      job.coordinator.turn(now);
+    }
+    CHECK(job.killed == (silent ? RankList{2} : RankList{1}));
+  }
+}
+
 TEST_CASE("a place that all peers and the job miss is silent, not cut off; where work goes on no link is looked at") {
   const std::int64_t budget = CoordinatorOptions().detect_ns, beat = budget / 8;
   ThreePlaces job;
