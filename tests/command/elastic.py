@@ -169,7 +169,8 @@ class Drill:
             inject("HANG", f"{where}:{phase}#{STEPS * 6 if where == 'forward' else STEPS}", rank)
         elif act == "drop":
             # After two steps, before the last ones.
-            nth = {"dp=2,tp=2": 20 * STEPS, "ZeRO 3": 20 * STEPS, "ZeRO 2": 10 * STEPS, "interleaved": 10 * STEPS}
+            nth = {"dp=2,tp=2": 20 * STEPS, "ZeRO 3": 20 * STEPS, "ZeRO 2": 10 * STEPS, "interleaved": 10 * STEPS,
+                   "pp=3": 2 * STEPS}
             inject("DROP", f"exchange#{nth.get(shape[0], max(60, STEPS))}", rank)
         elif act == "cut":
             peer = PEER.get(shape[0], {}).get(rank, rank ^ 1)
