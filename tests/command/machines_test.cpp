@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -161,56 +162,53 @@ TEST_CASE("a worker on another machine that dies comes back there, and the run g
   for (Run* agent : {&here, &there}) CHECK(agent->wait().code == exit_ok);
 }
 
-TEST_CASE("a machine that is lost takes its workers with it, and the run goes on with what is left") {
-  const Machines machines(2);
-  if (!machines.ok) return skip(Machines::why_not);
-  const OnMachines job(machines);
-  const std::vector<std::string> steps{"--steps", "300", "--set", "schedule.batch=8"};
-  std::vector<std::string> more{"--mesh", "dp=2", "--recovery", "slots", "--replace", "never"};
-  more.insert(more.end(), steps.begin(), steps.end());
-  Run here(job.agent(0)), there(job.agent(1));
-  Run command(job.command(2, more));
-  REQUIRE(command.wait_for_lines(job.out + "/metrics.jsonl", 20));
-  there.send_to_group(SIGKILL);
-  const Outcome o = command.wait(60);
-  INFO(o.err);
-  CHECK(o.code == exit_ok);
-  CHECK(told_by(job.out) == told_alone(steps));
-  const auto incident = the_incident(job.out);
-  CHECK(incident["from"] == "memory");
-  CHECK(incident["mesh"] == "dp=1");
-  CHECK(incident["cause"].get<std::string>().find("was lost with machine " + machines.name(1)) != std::string::npos);
-  CHECK(here.wait().code == exit_ok);
-  check_nothing_left(there.wait());
-}
+namespace {
 
-TEST_CASE(
-    "a machine that is cut off is lost after the budget, and its workers end; the run goes on with what is left") {
+/// Two machines train until `lose` takes one of them away: the run goes on with the other, bitwise. `cause`: what it
+/// says of the loss; `after`: what is seen to once it is over.
+void lose_a_machine(int steps, const std::function<void(const Machines&, Run&)>& lose, const std::string& cause,
+                    const std::function<void(Run&)>& after) {
   const Machines machines(2);
   if (!machines.ok) return skip(Machines::why_not);
   const OnMachines job(machines);
-  const std::vector<std::string> steps{"--steps", "400", "--set", "schedule.batch=8"};
+  const std::vector<std::string> words{"--steps", std::to_string(steps), "--set", "schedule.batch=8"};
   std::vector<std::string> more{"--mesh", "dp=2", "--recovery", "slots", "--replace", "never"};
-  more.insert(more.end(), steps.begin(), steps.end());
+  more.insert(more.end(), words.begin(), words.end());
   Run here(job.agent(0)), there(job.agent(1));
   Run command(job.command(2, more));
   REQUIRE(command.wait_for_lines(job.out + "/metrics.jsonl", 20));
   REQUIRE(there.workers().size() == 1);
-  machines.cut(1);
+  lose(machines, there);
   const Outcome o = command.wait(60);
   INFO(o.err);
   CHECK(o.code == exit_ok);
-  CHECK(told_by(job.out) == told_alone(steps));
+  CHECK(told_by(job.out) == told_alone(words));
   const auto incident = the_incident(job.out);
   CHECK(incident["from"] == "memory");
-  const std::string cause = incident["cause"];
-  CHECK(cause.find("was lost with machine " + machines.name(1) + ": its agent has said nothing for") !=
+  CHECK(incident["mesh"] == "dp=1");
+  CHECK(incident["cause"].get<std::string>().find("was lost with machine " + machines.name(1) + ": " + cause) !=
         std::string::npos);
   CHECK(here.wait().code == exit_ok);
-  for (int i = 0; i < 100 && !there.workers().empty(); ++i) ::usleep(100'000);  // it waits for ten seconds itself
-  CHECK(there.workers().empty());
-  there.send_to_group(SIGKILL);
+  after(there);
   check_nothing_left(there.wait());
+}
+
+}  // namespace
+
+TEST_CASE("a machine that is lost takes its workers with it, and the run goes on with what is left") {
+  lose_a_machine(
+      300, [](const Machines&, Run& there) { there.send_to_group(SIGKILL); }, "", [](Run&) {});
+}
+
+TEST_CASE(
+    "a machine that is cut off is lost after the budget, and its workers end; the run goes on with what is left") {
+  lose_a_machine(
+      400, [](const Machines& machines, Run&) { machines.cut(1); }, "its agent has said nothing for",
+      [](Run& there) {
+        for (int i = 0; i < 100 && !there.workers().empty(); ++i) ::usleep(100'000);  // it waits for ten seconds itself
+        CHECK(there.workers().empty());
+        there.send_to_group(SIGKILL);
+      });
 }
 
 TEST_CASE("a worker that crashes takes its state from another machine, over the network") {

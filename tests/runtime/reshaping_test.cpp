@@ -98,12 +98,9 @@ const std::vector<KeptCase>& reshaped_cases() {
   return cases;
 }
 
-}  // namespace
-
-TEST_CASE(
-    "places that are gone for good: the job goes on in another shape, from the memory of all, and each bit is as if "
-    "nothing had happened") {
-  int shapes_taken = 0, twice = 0, moved = 0;
+/// Calls f(plan, its shapes, what happens undisturbed, seed, losses) for twelve seeds of each case.
+template <class F>
+void each_loss(F&& f) {
   std::uint64_t next = 1;
   for (const KeptCase& c : reshaped_cases()) {
     const Plan p = kept_plan(c);
@@ -118,26 +115,37 @@ TEST_CASE(
       if (!test::is_drawn(static_cast<unsigned>(next))) continue;
       CAPTURE(next);
       const std::int64_t events = reshaped(p, nullptr, next, {}).out.run.events;
-      const auto faults = losses(next, p, events, static_cast<std::size_t>(std::min<std::int64_t>(spare, 2)));
-      const Reshaped one = reshaped(p, &shapes, next, faults);
-      check_as_if_nothing_had_happened(one, whole);
-      int slow = 0;  // to leave, which is no loss
-      for (const Incident& i : one.out.job.incidents)
-        for (auto at = i.cause.find("has not left"); at != std::string::npos; at = i.cause.find("has not left", at + 1))
-          ++slow;
-      CHECK(one.out.run.restarts <= slow);
-      for (const Incident& i : one.out.job.incidents) {
-        CHECK((i.from == "memory" || i.committed == 0));  // before the first step nothing is whole
-        CHECK(i.version >= i.committed - 1);
-        if (i.lost.empty()) continue;
-        CHECK(!i.shape.empty());
-        ++shapes_taken;
-        moved += i.moved_bytes > 0;
-      }
-      twice += one.out.job.incidents.size() > 1;
-      if (next % 4 == 0) CHECK(reshaped(p, &shapes, next, faults).out.run.digest == one.out.run.digest);
+      f(p, shapes, whole, next, losses(next, p, events, static_cast<std::size_t>(std::min<std::int64_t>(spare, 2))));
     }
   }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "places that are gone for good: the job goes on in another shape, from the memory of all, and each bit is as if "
+    "nothing had happened") {
+  int shapes_taken = 0, twice = 0, moved = 0;
+  each_loss([&](const Plan& p, Shapes& shapes, const Reshaped& whole, std::uint64_t seed,
+                const std::vector<SimFault>& faults) {
+    const Reshaped one = reshaped(p, &shapes, seed, faults);
+    check_as_if_nothing_had_happened(one, whole);
+    int slow = 0;  // to leave, which is no loss
+    for (const Incident& i : one.out.job.incidents)
+      for (auto at = i.cause.find("has not left"); at != std::string::npos; at = i.cause.find("has not left", at + 1))
+        ++slow;
+    CHECK(one.out.run.restarts <= slow);
+    for (const Incident& i : one.out.job.incidents) {
+      CHECK((i.from == "memory" || i.committed == 0));  // before the first step nothing is whole
+      CHECK(i.version >= i.committed - 1);
+      if (i.lost.empty()) continue;
+      CHECK(!i.shape.empty());
+      ++shapes_taken;
+      moved += i.moved_bytes > 0;
+    }
+    twice += one.out.job.incidents.size() > 1;
+    if (seed % 4 == 0) CHECK(reshaped(p, &shapes, seed, faults).out.run.digest == one.out.run.digest);
+  });
   CHECK(shapes_taken > test::of_drawn(80));
   CHECK(moved > test::of_drawn(30));
   CHECK(twice > test::of_drawn(16) / 2);
@@ -261,35 +269,21 @@ TEST_CASE(
     "nothing "
     "had happened") {
   int across = 0, memory = 0, other = 0;
-  std::uint64_t next = 1;
-  for (const KeptCase& c : reshaped_cases()) {
-    const Plan p = kept_plan(c);
-    Shapes shapes(c);
-    CAPTURE(c.dp.size());
-    CAPTURE(c.dp[0]);
-    CAPTURE(c.tp);
-    CAPTURE(c.zero);
-    const Reshaped whole = reshaped(p, nullptr, 0, {});
-    const std::int64_t spare = p.workers() / c.tp - 1;
-    for (const std::uint64_t end = next + 12; next < end; ++next) {
-      if (!test::is_drawn(static_cast<unsigned>(next))) continue;
-      CAPTURE(next);
-      std::vector<std::int32_t> machines;
-      for (Rank r = 0; r < p.workers(); ++r)
-        machines.push_back(static_cast<std::int32_t>(philox(next, static_cast<std::uint64_t>(r), 15)[0] % 2));
-      const std::int64_t events = reshaped(p, nullptr, next, {}).out.run.events;
-      auto faults = losses(next, p, events, static_cast<std::size_t>(std::min<std::int64_t>(spare, 2)));
-      const bool replaced = next % 3 == 0;  // where it is, a place that crashes comes back with nothing
-      for (SimFault& f : faults)
-        if (replaced) f.kind = SimFault::Kind::crash;
-      const Reshaped one = reshaped(p, replaced ? nullptr : &shapes, next, faults, {}, 0, machines);
-      check_as_if_nothing_had_happened(one, whole);
-      for (const Incident& i : one.out.job.incidents) {
-        (i.from == "memory" ? memory : other) += 1;
-        across += i.from == "memory" && i.moved_bytes > 0;
-      }
-    }
-  }
+  each_loss(
+      [&](const Plan& p, Shapes& shapes, const Reshaped& whole, std::uint64_t seed, std::vector<SimFault> faults) {
+        std::vector<std::int32_t> machines;
+        for (Rank r = 0; r < p.workers(); ++r)
+          machines.push_back(static_cast<std::int32_t>(philox(seed, static_cast<std::uint64_t>(r), 15)[0] % 2));
+        const bool replaced = seed % 3 == 0;  // where it is, a place that crashes comes back with nothing
+        for (SimFault& f : faults)
+          if (replaced) f.kind = SimFault::Kind::crash;
+        const Reshaped one = reshaped(p, replaced ? nullptr : &shapes, seed, faults, {}, 0, machines);
+        check_as_if_nothing_had_happened(one, whole);
+        for (const Incident& i : one.out.job.incidents) {
+          (i.from == "memory" ? memory : other) += 1;
+          across += i.from == "memory" && i.moved_bytes > 0;
+        }
+      });
   CHECK(across > test::of_drawn(40));
   CHECK(memory > other);  // what one place alone had is lost as it crashes
 }
