@@ -57,6 +57,17 @@ std::string_view cut_behind(std::string_view& text, char mark) {
   for (;;) ::pause();
 }
 
+/// Ends the process as a fault of this thread does, which may block the signal: a thread of the network's does.
+[[noreturn]] void crash() {
+  ::signal(SIGSEGV, SIG_DFL);
+  sigset_t fault;
+  sigemptyset(&fault);
+  sigaddset(&fault, SIGSEGV);
+  ::pthread_sigmask(SIG_UNBLOCK, &fault, nullptr);
+  ::raise(SIGSEGV);
+  wait_for_ever();
+}
+
 /// The stream's threads, in the middle of whose first loop something happens.
 class MiddleOfLoop final : public Parallel {
  public:
@@ -229,10 +240,7 @@ void Injector::execute(const Injection& i) {
   switch (i.action) {
     case Action::kill: ::kill(::getpid(), SIGKILL); wait_for_ever();
     case Action::stop: ::kill(::getpid(), SIGSTOP); return;  // once it is continued
-    case Action::crash:
-      ::signal(SIGSEGV, SIG_DFL);
-      ::raise(SIGSEGV);
-      wait_for_ever();
+    case Action::crash: crash();
     case Action::exit: ::_exit(1);
     case Action::hang: wait_for_ever();
     case Action::drop: return;

@@ -167,7 +167,7 @@ namespace {
 /// Two machines train until `lose` takes one of them away: the run goes on with the other, bitwise. `cause`: what it
 /// says of the loss; `after`: what is seen to once it is over.
 void lose_a_machine(int steps, const std::function<void(const Machines&, Run&)>& lose, const std::string& cause,
-                    const std::function<void(Run&)>& after) {
+                    const std::function<void(Run&)>& after, double most_s = 4) {
   const Machines machines(2);
   if (!machines.ok) return skip(Machines::why_not);
   const OnMachines job(machines);
@@ -186,8 +186,10 @@ void lose_a_machine(int steps, const std::function<void(const Machines&, Run&)>&
   const auto incident = the_incident(job.out);
   CHECK(incident["from"] == "memory");
   CHECK(incident["mesh"] == "dp=1");
-  CHECK(incident["cause"].get<std::string>().find("was lost with machine " + machines.name(1) + ": " + cause) !=
-        std::string::npos);
+  const std::string told = incident["cause"], lost = "was lost with machine " + machines.name(1) + ": " + cause;
+  const auto at = told.find(lost);
+  REQUIRE_MESSAGE(at != std::string::npos, told);
+  if (!cause.empty()) CHECK(std::atof(told.c_str() + at + lost.size()) <= most_s);  // twice the budget
   CHECK(here.wait().code == exit_ok);
   after(there);
   check_nothing_left(there.wait());
@@ -198,6 +200,12 @@ void lose_a_machine(int steps, const std::function<void(const Machines&, Run&)>&
 TEST_CASE("a machine that is lost takes its workers with it, and the run goes on with what is left") {
   lose_a_machine(
       300, [](const Machines&, Run& there) { there.send_to_group(SIGKILL); }, "", [](Run&) {});
+}
+
+TEST_CASE("an agent that is told to end is lost, with its workers, and says 130") {
+  lose_a_machine(
+      300, [](const Machines&, Run& there) { there.send_to_group(SIGTERM); }, "",
+      [](Run& there) { CHECK(there.wait().code == exit_interrupted); });
 }
 
 TEST_CASE(
@@ -254,14 +262,17 @@ TEST_CASE("another mesh on request moves state between machines, and repeats no 
   CHECK(told_by(job.out) == told_alone(steps));
   std::istringstream lines(read(job.out + "/incidents.jsonl"));
   int changes = 0;
+  std::int64_t moved_bytes = 0;
   for (std::string line; std::getline(lines, line);) {
     const auto incident = nlohmann::json::parse(line);
     if (!incident.contains("planned")) continue;
-    ++changes;
+    CHECK(incident["mesh"] == std::vector<std::string>{"dp=3", "pp=2", "dp=4"}.at(static_cast<std::size_t>(changes++)));
+    moved_bytes += incident.value("moved_bytes", std::int64_t{0});
     CHECK(incident["from"] == "memory");
     CHECK(incident["step"] == incident["committed"]);
   }
   CHECK(changes == 3);
+  CHECK(moved_bytes > 1'000'000);
   for (Run* agent : {&here, &there}) CHECK(agent->wait().code == exit_ok);
 }
 

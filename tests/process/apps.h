@@ -67,10 +67,12 @@ struct Diverging final : troupe::actors::UserActor {
 
 /// Does nothing but fail in its act of step 3, with what is said of a lost peer.
 struct Torn final : troupe::actors::UserActor {
+  explicit Torn(const troupe::actors::UserActorInfo& info) : damaged(info.attrs.real("damaged") > 0) {}
   troupe::Status act(troupe::actors::UserCall& call) override {
     if (call.step < 3) return {};
-    return {troupe::Code::unavailable, "the tape has ended"};
+    return {damaged ? troupe::Code::damaged : troupe::Code::unavailable, "nothing more comes"};
   }
+  bool damaged;
 };
 
 /// Starts a process in its act of step 1 and ends its worker, which that process outlives by seconds.

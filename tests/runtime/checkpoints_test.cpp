@@ -257,6 +257,21 @@ TEST_CASE(
   CHECK(job.checkpoints->claim().generation == 4);
 }
 
+TEST_CASE("a generation that claims its folder again after some that could not is not older than they were") {
+  Job job;
+  REQUIRE(job.begins(1));
+  job.write_all(1);
+  REQUIRE(job.end(1).ok());
+  job.storage.set_read_only(true);
+  for (const std::uint32_t number : {1u, 2u}) REQUIRE(job.checkpoints->next_generation(number).ok());
+  job.storage.set_read_only(false);
+  const auto next = job.checkpoints->next_generation(3);
+  REQUIRE_MESSAGE(next.ok(), next.status().message());
+  CHECK(*next == 4);
+  CHECK(job.checkpoints->claim().generation == 4);
+  CHECK(checkpoint::read_claim(job.storage, "/ckpt")->generation == 4);
+}
+
 TEST_CASE("a folder that another job has claimed while this one could not is not claimed back") {
   Job job;
   job.storage.set_read_only(true);

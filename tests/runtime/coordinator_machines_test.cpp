@@ -62,10 +62,11 @@ TEST_CASE("where several machines are left, places of a new plan are told which 
 }
 
 TEST_CASE("a change of the plan leaves no machine that alone has a part of the state, or is refused") {
-  for (const int zero : {0, 1}) {
+  for (const auto& [zero, other] : {std::pair(0, 2), {1, 2}, {1, 1}}) {  // the second: the place on another machine
     CAPTURE(zero);
+    CAPTURE(other);
     ThreePlaces job(nullptr, zero, true);
-    job.machines = {{2, 1}};
+    job.machines = {{other, 1}};
     do_three_steps(job);
     ChosenPlan two{std::make_shared<const Plan>(ThreePlaces::make_plan(2, false, zero)), "dp=2", 0, {}};
     ChosenPlan one{std::make_shared<const Plan>(ThreePlaces::make_plan(1, false, zero)), "dp=1", 0, {}};
@@ -84,7 +85,7 @@ TEST_CASE("a change of the plan leaves no machine that alone has a part of the s
     REQUIRE(job.shapes.size() == 1);
     CHECK(job.shapes[0].size() == 2);
     // The other two do not reach its moments.
-    CHECK(std::count(job.shapes[0].begin(), job.shapes[0].end(), PlaceId{2}) == 1);
+    CHECK(std::count(job.shapes[0].begin(), job.shapes[0].end(), PlaceId{other}) == 1);
     for (const PlaceId place : job.shapes[0]) job.hear(static_cast<Rank>(place), WorkerAddress{"a"});
     CHECK(job.last<Connect>().adopt == now);
   }

@@ -18,6 +18,8 @@ TEST_CASE("what the coordinator waits for takes a part of the detect budget, and
   CHECK(longer.explain_ns == 4000 * ms);
   CHECK(longer.quiesce_ns == 2000 * ms);
   CHECK(longer.start_ns == 80'000 * ms);
+  CHECK(longer.killed_ns == 40'000 * ms);
+  CHECK(short_.killed_ns == 30'000 * ms);
   CHECK(short_.quiesce_ns == 500 * ms);
   CHECK(short_.start_ns == 20'000 * ms);
   CHECK(CoordinatorWaits(600'000 * ms).culprit_ns == 10'000 * ms);

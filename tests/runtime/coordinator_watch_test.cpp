@@ -381,7 +381,7 @@ TEST_CASE(
       continue;
     }
     CHECK(job.coordinator.generation().number == 3);
-    job.hear(1, Quiesced{Versions{9}}, ends);  // nothing that it says counts
+    job.hear(1, Quiesced{Versions{2, 3}}, ends);  // nothing that it says counts
     job.leave({0, 2});
     REQUIRE(job.coordinator.plan().workers() == 2);
     for (const Rank r : {0, 2}) job.hear(r, WorkerAddress{"a"}, ends);
@@ -395,7 +395,61 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a spare, and a place of a finished job, that say garbage are killed, and end no job") {
+TEST_CASE("a place that outlives SIGKILL while another plan is entered takes the state with it that it had (CR-8)") {
+  ThreePlaces job(nullptr, 1, true);
+  job.enter();
+  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+  job.all_hold({3});
+  job.down(0);
+  job.leave({1, 2});
+  REQUIRE(job.coordinator.plan().workers() == 2);
+  const auto alive = [&](std::int64_t now_ns) {
+    job.hear(2, Progress{now_ns / ms, false, {}, 0, {}}, now_ns);
+    job.coordinator.turn(now_ns);
+  };
+  std::int64_t now_ns = 0;  // place 1 is silent, is killed, and does not end
+  for (; job.coordinator.generation().number == 3 && now_ns < 120'000 * ms; now_ns += 500 * ms) alive(now_ns);
+  REQUIRE(job.killed == RankList{1});
+  REQUIRE_FALSE(job.coordinator.over());
+  job.hear(2, Quiesced{Versions{3}}, now_ns);
+  REQUIRE(job.coordinator.places() == std::vector<PlaceId>{PlaceId{2}});
+  job.hear(2, WorkerAddress{"a"}, now_ns);
+  CHECK(job.last<Connect>().adopt == -1);  // a third of the moments was its own
+}
+
+TEST_CASE(
+    "the memory of a place that is killed for what it says is not used, though it ends when another plan is entered") {
+  ThreePlaces job(nullptr, 1, true);
+  job.enter();
+  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+  job.all_hold({3});
+  job.coordinator.distrust(PlaceId{1}, Status(Code::invalid, "garbage"), 0);
+  CHECK(job.killed == RankList{1});
+  job.down(0);
+  job.leave({1, 2});
+  job.ends(1, ProcessEnd::Kind::ordinary, "worker 1 was killed");
+  job.coordinator.turn(0);
+  job.leave({2});
+  job.hear(2, WorkerAddress{"a"});
+  CHECK(job.last<Connect>().adopt == -1);
+}
+
+TEST_CASE("a place of a finished job that says garbage is killed, and the job has ended well") {
+  ThreePlaces job;
+  job.enter();
+  for (std::int64_t step = 0; step < 20; ++step) job.commit(step);
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 20, {}, 0});
+  REQUIRE(job.coordinator.session().finished());
+  job.coordinator.distrust(PlaceId{1}, Status(Code::invalid, "garbage"), 0);
+  CHECK(job.killed == RankList{1});
+  for (const Rank r : {0, 2}) job.hear(r, Stopped{});
+  job.coordinator.turn(0);
+  const JobResult r = job.result();
+  CHECK(r.exit_code == exit_ok);
+  CHECK(r.committed_steps == 20);
+}
+
+TEST_CASE("a spare that says garbage is killed, and ends no job") {
   ThreePlaces job(nullptr, 0, true);
   job.coordinator.add_place(PlaceId{3}, 0);
   job.enter();
@@ -434,6 +488,7 @@ TEST_CASE("a spare that takes a place and says nothing is killed after two budge
     CHECK(job.killed == RankList{3});
     const std::int64_t after_ns = now_ns - lost_ns;
     if (fresh) CHECK(after_ns >= start_ns);
-    else CHECK(after_ns <= 3 * budget_ns);
+    else CHECK(after_ns >= 2 * budget_ns);
+    if (!fresh) CHECK(after_ns <= 3 * budget_ns);
   }
 }

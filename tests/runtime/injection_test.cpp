@@ -2,6 +2,9 @@
 #include "runtime/worker/injection.h"
 
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "runtime/worker/act_watch.h"
 #include "tests/runtime/mlp.h"
@@ -178,4 +181,22 @@ TEST_CASE("an act that waits for a disk may take as long as it likes") {
   for (int i = 0; i < 1000; ++i) seen = watch.look(0, i * beat, beat, true);
   CHECK(seen.busy);
   CHECK(seen.stuck.empty());
+}
+
+TEST_CASE("a drill that crashes its process does so in a thread that blocks signals too, as a fault does") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    sigset_t all;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+    Injector({{Injection::Action::crash, "forward", Injection::Phase::mid, 1, 0}}).pass("forward");
+    ::_exit(0);
+  }
+  REQUIRE(child > 0);
+  int status = 0;
+  pid_t ended = 0;
+  for (int tries = 0; tries < 1000 && (ended = ::waitpid(child, &status, WNOHANG)) == 0; ++tries) ::usleep(10'000);
+  if (ended == 0) ::kill(child, SIGKILL), ::waitpid(child, &status, 0);
+  REQUIRE(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGSEGV);
 }

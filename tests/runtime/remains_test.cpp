@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "actors/version_word.h"
 #include "comm/sim/sim_network.h"
@@ -255,6 +256,28 @@ std::int64_t lacking(const Plan& next, const HealingCluster& cluster, std::size_
   return bytes;
 }
 
+/// Whether some memory of a place's machine has each element that it wants.
+bool has_machine_all(const Plan& before, const Plan& next, const Remains& all, Rank r) {
+  for (std::size_t p = 0; p < next.params.size(); ++p)
+    for (const StatePart part : state_parts) {
+      const Extent want = extent_of(next, next.params[p], part, r);
+      if (want.empty()) continue;
+      const auto there = std::find_if(before.params.begin(), before.params.end(),
+                                      [&](const PlanParam& b) { return b.name == next.params[p].name; });
+      REQUIRE(there != before.params.end());
+      std::set<std::int64_t> lacks;
+      each_element(want, next.tensors[next.params[p].tensor].shape,
+                   [&](std::int64_t index, std::int64_t) { lacks.insert(index); });
+      for (Rank from = 0; from < before.workers(); ++from)
+        if (all.area_machines[static_cast<std::size_t>(from)] == all.machines[static_cast<std::size_t>(r)])
+          if (const Extent has = extent_of(before, *there, part, from); !has.empty())
+            each_element(has, before.tensors[there->tensor].shape,
+                         [&](std::int64_t index, std::int64_t) { lacks.erase(index); });
+      if (!lacks.empty()) return false;
+    }
+  return true;
+}
+
 }  // namespace
 
 TEST_CASE("places on any machines take every element: from memory of their machine, or from a place of another one") {
@@ -283,6 +306,7 @@ TEST_CASE("places on any machines take every element: from memory of their machi
         REQUIRE_MESSAGE(cluster.done[r]->ok(), cluster.done[r]->status().message());
         CHECK(has_all(next, cluster.places[r], 3));
         CHECK(**cluster.done[r] == lacking(next, cluster, r));
+        if (has_machine_all(before, next, left.remains, static_cast<Rank>(r))) CHECK(**cluster.done[r] == 0);
         travelled += **cluster.done[r];
         at_home += **cluster.done[r] == 0;
       }
@@ -341,4 +365,5 @@ TEST_CASE("a peer that is gone, and a place that is stopped, end healing without
   cluster.stops[0]();
   cluster.run();
   CHECK_FALSE(cluster.done[0].has_value());
+  CHECK_FALSE(has_all(p, cluster.places[0], 3));  // nothing more has begun
 }
