@@ -26,7 +26,9 @@ void Coordinator::blame(Rank rank, Fault fault, const std::string& why, std::int
   const bool at_once = fault == Fault::slow || fault == Fault::corrupt;
   const PlaceId place = options_.places[static_cast<std::size_t>(rank)];
   if (const auto [it, fresh] = blamed_.emplace(place, Blame{fault, why, -1, {}}); !fresh) {
-    if (fault == Fault::corrupt) it->second.fault = fault;
+    if (fault != Fault::corrupt) return;
+    it->second.fault = fault;
+    if (it->second.killed_ns < 0) it->second.killed_ns = now_ns, sink_.kill(place);
     return;
   }
   log_debug(why);

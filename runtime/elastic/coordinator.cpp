@@ -96,8 +96,8 @@ void Coordinator::heard(PlaceId from, const ControlFrame& frame, std::int64_t no
 void Coordinator::distrust(PlaceId from, const Status& why, std::int64_t now_ns) {
   const Rank rank = rank_of(from);
   if (!options_.recovers || !begun_ || diverged_) return end(why, exit_worker);
+  home_.suspect.insert(from);  // also where it ends when it has another rank, or none
   if (rank >= 0 && !session_->finished()) {
-    home_.suspect.insert(from);  // also where it ends when it has another rank, or none
     return blame(rank, Fault::corrupt, why.message(), now_ns);
   }
   if (over_ || gone_.count(from) > 0 || stopped_.count(rank) > 0) return;
@@ -142,7 +142,7 @@ void Coordinator::down(PlaceId place, const ProcessEnd& ended, std::int64_t now_
     stopped_.insert(rank);
     return;
   }
-  if (kind == Kind::lost && recovers() && begun_ && !options_.replan) {
+  if (kind == Kind::lost && recovers() && !options_.replan) {
     down_[rank] = kind;
     lose(rank, "", cause, now_ns);  // it is an incident all the same
     return end(
@@ -287,7 +287,7 @@ JobState Coordinator::state() const {
 
 void Coordinator::take_address(Rank from, const WorkerAddress& address, std::int64_t now_ns) {
   const bool fresh = addresses_.emplace(from, address.blob).second;
-  if (!fresh || static_cast<Rank>(addresses_.size()) != plan_->workers()) return;
+  if (!fresh || loss_ || static_cast<Rank>(addresses_.size()) != plan_->workers()) return;
   Connect connect{{}, -1, options_.restore};
   if (incident_) connect = choose_state(now_ns);
   if (over_) return;
@@ -303,7 +303,7 @@ void Coordinator::take_ready(Rank from, const Ready& ready, std::int64_t now_ns)
     place.restored_bytes = ready.restored_bytes;
     place.restore_s = ready.restore_s;
   }
-  if (!ready_.insert(from).second || !all(ready_)) return;
+  if (!ready_.insert(from).second || loss_ || !all(ready_)) return;
   log_debug(fmt::format("all workers are ready: version {} begins", session_->committed()));
   if (!std::exchange(begun_, true) && options_.on_ready) options_.on_ready();
   phase_ = Phase::running;
@@ -346,7 +346,7 @@ void Coordinator::decide(PlaceId from, const FromWorker& message, std::int64_t n
     take_busy(rank_of(from), closed->busy_ns, now_ns);
   // A place that is ready holds its state, but says so in memory only once the run has begun there; its vote proves it
   // (CO-2 votes). Until then the state lies where it has lain.
-  if (phase_ == Phase::running && home_.plan != plan_ && session_->committed() > begins_with_) settle();
+  if (phase_ == Phase::running && !loss_ && home_.plan != plan_ && session_->committed() > begins_with_) settle();
   if (s.ok()) return;
   if (session_->diverged() && !diverged_) {
     // Versions before are not known to be bad: poll_checkpoints() waits for their saves and evaluations under way.

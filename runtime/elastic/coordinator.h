@@ -186,8 +186,10 @@ class Coordinator {
 
   /// The job may use a place that has a process, and no rank so far: a spare, or one that joins.
   void add_place(PlaceId place, std::int64_t now_ns) { all_.push_back(place), added_ns_[place] = now_ns; }
-  /// The job has no use for a place any more, which has no rank: its process may end.
-  void dismiss(PlaceId place) { gone_.insert(place), sink_.dismiss(place); }
+  /// The job has no use for a place any more: its process may end. No effect on one that has a rank by now.
+  void dismiss(PlaceId place) {
+    if (rank_of(place) < 0) gone_.insert(place), sink_.dismiss(place);
+  }
   /// Places that have a process, with or without a rank.
   std::vector<PlaceId> available() const;
   /// What the job does; of its places without their processes.

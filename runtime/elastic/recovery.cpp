@@ -183,7 +183,7 @@ bool Coordinator::gives_up(const Loss& loss) {
 void Coordinator::take_quiesced(Rank from, const Quiesced& quiesced, std::int64_t now_ns) {
   if (phase_ != Phase::leaving) return;
   note_left(options_.places[static_cast<std::size_t>(from)], quiesced.versions, false);
-  if (quiesced_.insert(from).second && all(quiesced_)) enter_places(now_ns);
+  if (quiesced_.insert(from).second && !loss_ && all(quiesced_)) enter_places(now_ns);
 }
 
 void Coordinator::enter_places(std::int64_t now_ns) {
@@ -210,6 +210,7 @@ std::int64_t Coordinator::spare_heard_ns(PlaceId place, std::int64_t now_ns) con
 }
 
 Status Coordinator::replan(std::int64_t now_ns) {
+  ASSERT(down_.empty() && !loss_, down_.size());  // ranks are of the plan before
   const std::vector<PlaceId> left = available();
   std::optional<ChosenPlan> chosen;
   if (auto change = std::exchange(change_, std::nullopt)) {

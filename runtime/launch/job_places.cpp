@@ -134,6 +134,13 @@ void JobPlaces::settled(std::span<const PlaceId> used) {
   }
 }
 
+void JobPlaces::dismiss(PlaceId id) {
+  Place& place = at(id);
+  if (!place.not_started.ok()) return;  // its agent does not know it
+  place.dismissed = true;
+  order(id, DismissPlace{id});
+}
+
 std::string JobPlaces::memory_of(PlaceId place) {
   const Place& p = at(place);
   return p.home.empty() ? p.memory : p.home;
@@ -279,8 +286,9 @@ void JobPlaces::take(const FromAgent& message, Coordinator& coordinator, std::in
                  [&](const PlaceEnded& m) {
                    Place& place = at(m.place);
                    place.pid = -1;
-                   if (!place.started) place.not_started = m.end.how;
-                   if (std::exchange(place.dismissed, false)) --machines_[place.machine].started;
+                   const bool never = !place.started && place.not_started.ok();
+                   if (never) place.not_started = m.end.how;
+                   if (std::exchange(place.dismissed, false) || never) --machines_[place.machine].started;
                    if (place.started || coordinator.rank_of(m.place) >= 0) coordinator.down(m.place, m.end, now_ns);
                  },
                  [&](const AgentFailed& m) { coordinator.end(m.why, exit_worker); },

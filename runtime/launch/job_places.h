@@ -72,10 +72,7 @@ class JobPlaces final : public CoordinatorSink {
   std::string memory_of(PlaceId place) override;
   std::int32_t machine_of(PlaceId place) override { return static_cast<std::int32_t>(at(place).machine); }
   void settled(std::span<const PlaceId> used) override;
-  void dismiss(PlaceId place) override {
-    at(place).dismissed = true;
-    order(place, DismissPlace{place});
-  }
+  void dismiss(PlaceId place) override;
 
  private:
   struct Machine {

@@ -169,12 +169,20 @@ void SimJob::carry(Rank from, ControlFrame frame, bool suspicion) {
              ASSERT(places_[from].process == of, from);  // the end of a process is told after all that it has said
              digest_.add_all(loop_.now_ns(), from, places_[from].cut_off);
              if (places_[from].cut_off) return;
-             run_.suspected |= suspicion && !told_down_ && !coordinator_.over() && !coordinator_.session().finished();
-             if (++run_.messages == options_.stop_after)
-               coordinator_.end(Status(Code::unavailable, "the simulated machines stop"), exit_worker);
-             if (!options_.fenced) frame.of = coordinator_.generation();
-             coordinator_.heard(PlaceId{from}, frame, loop_.now_ns());
+             reach([this, from, suspicion, frame = std::move(frame)]() mutable {
+               run_.suspected |= suspicion && !told_down_ && !coordinator_.over() && !coordinator_.session().finished();
+               if (++run_.messages == options_.stop_after)
+                 coordinator_.end(Status(Code::unavailable, "the simulated machines stop"), exit_worker);
+               if (!options_.fenced) frame.of = coordinator_.generation();
+               coordinator_.heard(PlaceId{from}, frame, loop_.now_ns());
+             });
            });
+}
+
+void SimJob::reach(std::function<void()> what) {
+  const std::int64_t most_ns = options_.seed % 4 == 1 ? batch_ns : options_.seed % 4 == 3 ? long_batch_ns : 0;
+  if (reached_.empty()) takes_ns_ = loop_.now_ns() + (most_ns > 0 ? random_ns(most_ns) : 0);
+  reached_.push_back(std::move(what));
 }
 
 void SimJob::cut(Rank a, Rank b) {
@@ -202,7 +210,7 @@ void SimJob::turn() {
   while (fault_ < options_.faults.size() && options_.faults[fault_].at_event <= run_.events) inject(fault_++);
   drain();
   const auto local = loop_.next_due_ns(), net = network_.next_due_ns();
-  const std::int64_t wakes = coordinator_.wakes_ns();
+  const std::int64_t wakes = reached_.empty() ? coordinator_.wakes_ns() : takes_ns_;
   ++run_.events;
   if (net && (!local || *net <= *local) && *net <= wakes) {
     loop_.advance_to(std::max(*net, loop_.now_ns()));
@@ -212,6 +220,8 @@ void SimJob::turn() {
   } else {
     loop_.advance_to(wakes);
   }
+  if (!reached_.empty() && loop_.now_ns() < takes_ns_) return;  // the coordinator has other work
+  for (const auto& what : std::exchange(reached_, {})) what();
   coordinator_.turn(loop_.now_ns());
 }
 

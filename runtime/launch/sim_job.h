@@ -39,6 +39,9 @@ class SimJob final : private CoordinatorSink {
   /// In every third run places take so much longer to start and to leave, as on a machine that has other work.
   static constexpr std::int64_t slow_ns = 900'000'000;
   std::int64_t slow_random_ns() { return options_.seed % 3 == 0 ? random_ns(slow_ns) : 0; }
+  /// For so long at most what reaches the coordinator may wait until it is taken, all of it in one turn: in every
+  /// fourth run, and in another fourth for long, as where the job's process has other work.
+  static constexpr std::int64_t batch_ns = 300'000, long_batch_ns = 40'000'000;
   static constexpr std::int64_t reaped_ns = 100'000;
   static constexpr std::int64_t failing_ns = 1'000'000;  // from its last words to the end of a process
   /// Each of these is longer by a random time, where the run has a seed; the last one in every fourth run for long.
@@ -83,6 +86,8 @@ class SimJob final : private CoordinatorSink {
   /// The place leaves its generation: what its worker still says is late.
   void leave(Rank r);
 
+  /// Something has reached the coordinator, and is taken in this turn, or with what comes until a later one.
+  void reach(std::function<void()> what);
   void tell_coordinator(Rank from, JobGeneration of, FromWorker message);
 
   /// `suspicion`: it says that a peer is lost.
@@ -143,7 +148,9 @@ class SimJob final : private CoordinatorSink {
   std::vector<SimPlace> places_;
   std::vector<SimProcess> dead_;
   Coordinator coordinator_;
-  bool told_down_ = false;  // the coordinator knows of the end of a process
+  std::deque<std::function<void()>> reached_;  // not taken yet
+  std::int64_t takes_ns_ = 0;                  // when it is
+  bool told_down_ = false;                     // the coordinator knows of the end of a process
   std::uint64_t picks_ = 0, draws_ = 0;
   std::size_t fault_ = 0;  // the next of options_.faults
 };

@@ -263,7 +263,6 @@ void SimJob::kill(Rank r, bool suspect) {
                               random_ns(options_.seed % 4 == 0 ? long_reaped_jitter_ns : reaped_jitter_ns);
   loop_.at(std::max(place.from_ns, reaped), [this, r, suspect] {  // after everything that it has said
     digest_.add_all(loop_.now_ns(), r);
-    told_down_ = true;
     // The job, or its at_end, may still look at the worker; a new process has another.
     SimPlace& gone = places_[r];
     if (gone.memory && gone.shape) spoil(r);
@@ -271,7 +270,10 @@ void SimJob::kill(Rank r, bool suspect) {
     ProcessEnd ended{suspect ? Kind::suspect : Kind::ordinary,
                      Status(Code::unavailable, fmt::format("worker {} was killed", r)), left_in(r)};
     if (options_.recovers) bury(gone);
-    coordinator_.down(PlaceId{r}, ended, loop_.now_ns());
+    reach([this, r, ended = std::move(ended)] {
+      told_down_ = true;
+      coordinator_.down(PlaceId{r}, ended, loop_.now_ns());
+    });
   });
 }
 

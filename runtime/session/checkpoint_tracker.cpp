@@ -82,9 +82,17 @@ Status CheckpointTracker::claim_again(std::uint32_t at_least) {
   TROUPE_TRY(checkpoint::check_claim(storage_, options_.dir, claimed_));
   checkpoint::Catalog catalog(storage_, options_.dir);
   do {
-    TROUPE_ASSIGN(claimed_, catalog.claim(claim_.job, claim_.job));
+    const auto stamp = catalog.claim(claim_.job, claim_.job);
+    if (!stamp.ok()) return take_unsynced_claim(), stamp.status();
+    claimed_ = *stamp;
   } while (claimed_.generation < at_least);
   return {};
+}
+
+void CheckpointTracker::take_unsynced_claim() {
+  const auto there = checkpoint::read_claim(storage_, options_.dir);
+  if (there.ok() && there->job == claimed_.job && there->generation > claimed_.generation)
+    claimed_.generation = there->generation;
 }
 
 Expected<std::uint32_t> CheckpointTracker::next_generation(std::uint32_t number) {
@@ -118,8 +126,10 @@ void CheckpointTracker::begun(std::int64_t version) {
   under_way_[version] = UnderWay{.begin_ns = clock_.now_ns()};
   if (unclaimed_.ok()) return;
   unclaimed_ = checkpoint::check_claim(storage_, options_.dir, claimed_);
-  if (unclaimed_.ok()) unclaimed_ = checkpoint::write_claim(storage_, options_.dir, {claim_.job, claim_.generation});
+  if (!unclaimed_.ok()) return;
+  unclaimed_ = checkpoint::write_claim(storage_, options_.dir, {claim_.job, claim_.generation});
   if (unclaimed_.ok()) claimed_ = claim_;
+  else take_unsynced_claim();
 }
 
 bool CheckpointTracker::wants(std::int64_t version) const {
@@ -163,6 +173,8 @@ void CheckpointTracker::saving(std::int64_t version, Rank place, const Report& r
 void CheckpointTracker::written(std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
   ++committing_;
   given_ = std::max(given_, version);
+  const Status ruined = check_saved(*plan_, version, reports);
+  if (ruined_.ok()) ruined_ = ruined;
   if (!unclaimed_.ok()) {  // not the committer's: it would say that another job has the folder
     checkpoint::Outcome refused;
     refused.step = version;
@@ -173,10 +185,7 @@ void CheckpointTracker::written(std::int64_t version, const std::vector<Report>&
     return;
   }
   std::vector<checkpoint::ShardRecord> records;
-  if (const Status ruined = check_saved(*plan_, version, reports); !ruined.ok()) {
-    ruined_ = ruined_.ok() ? ruined : ruined_;
-    return committer_->abandon(version, ruined);
-  }
+  if (!ruined.ok()) return committer_->abandon(version, ruined);
   for (const auto& r : reports) {
     if (r.kind != Report::Kind::shard) continue;
     auto& stall_s = under_way_[version].stall_s;
@@ -203,8 +212,9 @@ Status CheckpointTracker::poll() {
     --committing_;
     const bool ok = o.status.ok();
     failures_ = ok ? 0 : failures_ + 1;
-    if (!ok && o.step == last_)
-      last_failed_ = o.status.in(fmt::format("the last checkpoint, of step {}, could not be saved", o.step));
+    if (o.step == last_)
+      last_failed_ = ok ? Status()
+                        : o.status.in(fmt::format("the last checkpoint, of step {}, could not be saved", o.step));
     if (ok)
       saved_.push_back(
           {checkpoint::Catalog(storage_, options_.dir).path(checkpoint::folder_name(o.step, claim_.generation)), o.step,

@@ -98,6 +98,9 @@ class CheckpointTracker final : public JobCheckpoints {
   void forget_newest();
   /// Claims the folder for a generation with this number, or a later one.
   Status claim_again(std::uint32_t at_least);
+  /// A claim of this job could not be written: what was written of it may be there even so, without a sync. REQUIRES:
+  /// the folder had the job's claim just before.
+  void take_unsynced_claim();
   /// The job's generation has this stamp.
   void own(const checkpoint::Stamp& stamp);
 

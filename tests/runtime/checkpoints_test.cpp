@@ -272,6 +272,40 @@ TEST_CASE("a generation that claims its folder again after some that could not i
   CHECK(checkpoint::read_claim(job.storage, "/ckpt")->generation == 4);
 }
 
+TEST_CASE("whichever operation of a claim fails, the job goes on, and its next checkpoint but one is saved") {
+  for (std::int64_t failing = 0; failing < 30; ++failing) {  // a claim is fewer
+    CAPTURE(failing);
+    Job job;
+    REQUIRE(job.begins(1));
+    job.write_all(1);
+    REQUIRE(job.end(1).ok());
+    job.storage.fail(job.storage.operations() + failing);
+    const auto next = job.checkpoints->next_generation(1);
+    REQUIRE_MESSAGE(next.ok(), next.status().message());
+    for (const std::int64_t version : {2, 3}) {  // the failing operation may be of the first one
+      job.checkpoints->all_left(job.plan);
+      job.shards.clear();
+      for (std::int32_t rank = 0; rank < 2; ++rank) job.shards.push_back(job.place(rank));
+      REQUIRE(job.begins(version));
+      job.written[version] = {};
+      for (std::int32_t rank = 0; rank < 2; ++rank)
+        for (std::size_t part = 0; part < 2; ++part) {
+          actors::ActContext c;
+          c.step = version;
+          std::vector<std::byte> data(
+              static_cast<std::size_t>(job.shards[static_cast<std::size_t>(rank)]->part_bytes(part)));
+          SerialParallel serial;
+          (void)job.shards[static_cast<std::size_t>(rank)]->write(c, part, data.data(), serial).ok();
+        }
+      const Status s = job.end(version);
+      CHECK_MESSAGE(s.ok(), s.message());
+    }
+    REQUIRE_FALSE(job.events.empty());
+    CHECK(job.events.back().step == 3);
+    CHECK_MESSAGE(job.events.back().kind == Kind::committed, job.events.back().status.message());
+  }
+}
+
 TEST_CASE("a folder that another job has claimed while this one could not is not claimed back") {
   Job job;
   job.storage.set_read_only(true);
