@@ -97,7 +97,7 @@ using Kind = SimFault::Kind;
 TEST_CASE(
     "a place that dies at any event of a job is started anew, and the job ends as if nothing had happened: one line a "
     "step, each bit the same (CO-3 held back, CO-6 readers)") {
-  int restarts = 0, newest = 0, before = 0, twice = 0, both = 0;
+  int restarts = 0, newest = 0, before = 0, twice = 0, both = 0, from_memory = 0;
   for (const KeptCase& c : kept_cases()) {
     const Plan p = kept_plan(c);
     CAPTURE(c.dp.size());
@@ -129,8 +129,10 @@ TEST_CASE(
       for (const Incident& i : one.out.job.incidents) {
         newest += i.version == i.committed;
         before += i.version == i.committed - 1;
-        CHECK(i.from == "memory");
-        CHECK(i.act_ns > i.ready_ns);
+        // A job that has not begun begins again with its initial values.
+        CHECK((i.from == "memory" || (i.from.empty() && i.version == 0 && i.committed == 0)));
+        from_memory += i.from == "memory";
+        CHECK(i.act_ns >= i.ready_ns);  // both may be taken in one turn
         CHECK(i.ready_ns > i.agreed_ns);
         CHECK(i.agreed_ns > i.left_ns);
         CHECK(i.left_ns >= i.last_down_ns);
@@ -138,6 +140,7 @@ TEST_CASE(
     }
   }
   CHECK(restarts > test::of_drawn(140));
+  CHECK(from_memory > test::of_drawn(100));
   CHECK(newest > test::of_drawn(40));
   CHECK(before > test::of_drawn(8));
   CHECK(twice > test::of_drawn(30));
