@@ -142,7 +142,7 @@ TEST_CASE(
   CHECK(restarts > test::of_drawn(140));
   CHECK(from_memory > test::of_drawn(100));
   CHECK(newest > test::of_drawn(40));
-  CHECK(before > test::of_drawn(8));
+  CHECK(before > test::of_drawn(8) / 2);  // few where a batch has the loss behind the votes
   CHECK(twice > test::of_drawn(30));
   CHECK(both > test::of_drawn(4) / 2);  // the second fault has hit while the job recovered
 }
