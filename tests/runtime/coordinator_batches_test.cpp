@@ -3,19 +3,10 @@
 
 using namespace three_places;
 
-namespace {
-
-void run_three_steps(ThreePlaces& job) {
-  job.enter();
-  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
-}
-
-}  // namespace
-
 TEST_CASE(
     "a place that dies behind its goodbye is lost itself, and no other place for it, when the last goodbye comes") {
   ThreePlaces job(nullptr, 1, true);
-  run_three_steps(job);
+  job.do_three_steps();
   job.all_hold({3});
   job.down(0);
   job.leave({1});
@@ -34,7 +25,7 @@ TEST_CASE(
 
 TEST_CASE("what a place has left that dies while others become ready is not forgotten with the last of them") {
   ThreePlaces job(nullptr, 1);
-  run_three_steps(job);
+  job.do_three_steps();
   job.all_hold({3});
   job.down(1);
   job.leave({0, 2});
@@ -51,7 +42,7 @@ TEST_CASE("what a place has left that dies while others become ready is not forg
 
 TEST_CASE("a place that dies before the others have an address is lost before a version is chosen") {
   ThreePlaces job(nullptr, 1);
-  run_three_steps(job);
+  job.do_three_steps();
   job.all_hold({3});
   job.down(1);
   job.leave({0, 2});
@@ -65,7 +56,7 @@ TEST_CASE("a place that dies before the others have an address is lost before a 
 
 TEST_CASE("a new plan does not settle with a vote that comes behind the loss of one of its places") {
   ThreePlaces job(nullptr, 1, true);
-  run_three_steps(job);
+  job.do_three_steps();
   job.all_hold({3});
   job.down(0);
   job.leave({1, 2});
@@ -108,7 +99,7 @@ TEST_CASE("a place that has a rank by now is not dismissed") {
 
 TEST_CASE("a place that is to be killed later, and then says garbage, is killed at once") {
   ThreePlaces job;
-  run_three_steps(job);
+  job.do_three_steps();
   job.hear(1, Progress{1, false, "in.x", 9000, {}});
   CHECK(job.killed.empty());
   job.coordinator.distrust(PlaceId{1}, Status(Code::invalid, "garbage"), 0);
@@ -117,7 +108,7 @@ TEST_CASE("a place that is to be killed later, and then says garbage, is killed 
 
 TEST_CASE("the memory of a place is not used that says garbage when another plan has no rank for it") {
   ThreePlaces job(nullptr, 1, true);
-  run_three_steps(job);
+  job.do_three_steps();
   ChosenPlan two{std::make_shared<const Plan>(ThreePlaces::make_plan(2, false, 1)), "dp=2", 0, {}};
   REQUIRE(job.coordinator.change(two, "asked", 0).ok());
   for (std::int64_t step = 3; step < 5; ++step) job.commit(step);  // those that have begun

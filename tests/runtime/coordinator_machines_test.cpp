@@ -5,19 +5,10 @@
 
 using namespace three_places;
 
-namespace {
-
-void do_three_steps(ThreePlaces& job) {
-  job.enter();
-  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
-}
-
-}  // namespace
-
 TEST_CASE("on two machines a place takes what it lacks from either, and is told who has it where") {
   ThreePlaces job;
   job.machines = {{2, 1}};
-  do_three_steps(job);
+  job.do_three_steps();
   job.holds = {{0, Versions{2, 3}}, {1, Versions{2}}, {2, Versions{2, 3}}};
   job.down(1);
   job.leave({0, 2});
@@ -34,7 +25,7 @@ TEST_CASE("what a place alone had of the moments takes the job back to its begin
     CAPTURE(zero);
     ThreePlaces job(nullptr, zero);
     job.machines = {{2, 1}};
-    do_three_steps(job);
+    job.do_three_steps();
     job.holds = {{0, Versions{2, 3}}, {1, Versions{}}, {2, Versions{2, 3}}};
     job.down(1, 0, true);
     job.leave({0, 2});
@@ -48,7 +39,7 @@ TEST_CASE("what a place alone had of the moments takes the job back to its begin
 TEST_CASE("where several machines are left, places of a new plan are told which has which memory") {
   ThreePlaces job(nullptr, 0, true);
   job.machines = {{1, 1}, {2, 2}};
-  do_three_steps(job);
+  job.do_three_steps();
   job.all_hold({3});
   job.ends(2, ProcessEnd::Kind::lost, "worker 2 was lost with machine c");
   job.coordinator.turn(0);
@@ -67,7 +58,7 @@ TEST_CASE("a change of the plan leaves no machine that alone has a part of the s
     CAPTURE(other);
     ThreePlaces job(nullptr, zero, true);
     job.machines = {{other, 1}};
-    do_three_steps(job);
+    job.do_three_steps();
     ChosenPlan two{std::make_shared<const Plan>(ThreePlaces::make_plan(2, false, zero)), "dp=2", 0, {}};
     ChosenPlan one{std::make_shared<const Plan>(ThreePlaces::make_plan(1, false, zero)), "dp=1", 0, {}};
     const Status s = job.coordinator.change(one, "asked", 0);
@@ -96,7 +87,7 @@ TEST_CASE("a machine is lost with its memory, and the job goes on from that of t
     CAPTURE(redundant);
     ThreePlaces job(nullptr, redundant ? 0 : 1, true);
     job.machines = {{2, 1}};
-    do_three_steps(job);
+    job.do_three_steps();
     job.all_hold({2, 3});
     job.ends(2, ProcessEnd::Kind::lost, "worker 2 was lost with machine b");
     job.coordinator.turn(0);
@@ -112,7 +103,7 @@ TEST_CASE("a machine is lost with its memory, and the job goes on from that of t
 TEST_CASE("a machine that is lost while another plan is entered takes the state with it that lay there") {
   ThreePlaces job(nullptr, 1, true);
   job.machines = {{1, 1}, {2, 2}};
-  do_three_steps(job);
+  job.do_three_steps();
   job.all_hold({3});
   job.down(0);
   job.leave({1, 2});
@@ -128,7 +119,7 @@ TEST_CASE("a lost machine ends a job that asks for no other shape, whatever its 
   for (const bool corrupt : {false, true}) {
     CAPTURE(corrupt);
     ThreePlaces job;
-    do_three_steps(job);
+    job.do_three_steps();
     if (corrupt) {
       job.coordinator.distrust(PlaceId{1}, Status(Code::invalid, "garbage"), 0);
       CHECK(job.killed == RankList{1});

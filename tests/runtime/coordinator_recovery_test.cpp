@@ -91,8 +91,7 @@ TEST_CASE("when a place is lost the others leave its generation, it is started a
 
 TEST_CASE("the session goes on with the sums of the version that it goes on from") {
   ThreePlaces job;
-  job.enter();
-  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+  job.do_three_steps();
   const SumState newest = job.coordinator.session().sums();
   const SumState before = *job.coordinator.session().sums_of(2);
   CHECK(before.updates == 2);
@@ -431,8 +430,7 @@ TEST_CASE("what places say behind a loss, before the job leaves its generation, 
   for (const bool process : {false, true}) {
     CAPTURE(process);
     ThreePlaces job;
-    job.enter();
-    for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+    job.do_three_steps();
     job.all_hold({2, 3});
     if (process) job.ends(1, ProcessEnd::Kind::ordinary, "worker 1 was killed");
     else job.hear(1, WorkerFailed{"in.x", Status(Code::io, "the tape is torn")});

@@ -5,11 +5,6 @@ using namespace three_places;
 
 namespace {
 
-void three_steps(ThreePlaces& job) {
-  job.enter();
-  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
-}
-
 /// All places of the plan that runs vote for a step, which commits.
 void vote_all(ThreePlaces& job, std::int64_t step) {
   const Plan& plan = job.coordinator.plan();
@@ -28,7 +23,7 @@ TEST_CASE(
     "places that are gone for good are not started again: the others go on with another plan, each with most of its "
     "state") {
   ThreePlaces job(nullptr, 1, true);
-  three_steps(job);
+  job.do_three_steps();
   job.holds = {{0, Versions{2, 3}}, {1, Versions{2}}, {2, Versions{2, 3}}};
   job.down(1, 10 * ms);
   CHECK(job.who<Abort>(3) == RankList{0, 2});
@@ -83,7 +78,7 @@ TEST_CASE(
 
 TEST_CASE("a place that is lost while another plan is entered: the state still lies where it was before") {
   ThreePlaces job(nullptr, 1, true);
-  three_steps(job);
+  job.do_three_steps();
   job.all_hold({3});
   job.down(0);
   job.leave({1, 2});
@@ -111,7 +106,7 @@ TEST_CASE(
     "a place that is lost when all are ready with another plan, and has not voted: the state still lies where it was "
     "before (CO-2 votes)") {
   ThreePlaces job(nullptr, 1, true);
-  three_steps(job);
+  job.do_three_steps();
   job.all_hold({3});
   job.down(0);
   job.leave({1, 2});
@@ -164,7 +159,7 @@ TEST_CASE("a worn process is replaced, though its job replaces no lost place") {
 
 TEST_CASE("a place that fails while it enters another plan: the state still lies where it was (CO-2 votes)") {
   ThreePlaces job(nullptr, 1, true);
-  three_steps(job);
+  job.do_three_steps();
   job.all_hold({3});
   job.down(0);
   job.leave({1, 2});
@@ -297,7 +292,7 @@ TEST_CASE("a change is over when all have voted in the new shape, and not before
 TEST_CASE(
     "memory of a process that has crashed is not used, but what the process in its place leaves in new memory is") {
   ThreePlaces job(nullptr, 1);
-  three_steps(job);
+  job.do_three_steps();
   job.all_hold({3});
   job.down(1, 0, true);
   CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, true}});

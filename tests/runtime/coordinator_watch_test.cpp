@@ -357,8 +357,7 @@ TEST_CASE(
   for (const bool replans : {false, true}) {
     CAPTURE(replans);
     ThreePlaces job(nullptr, 0, replans);
-    job.enter();
-    for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+    job.do_three_steps();
     job.all_hold({2, 3});
     job.coordinator.distrust(PlaceId{1}, Status(Code::invalid, "garbage"), 0);
     REQUIRE(job.killed == RankList{1});
@@ -397,8 +396,7 @@ TEST_CASE(
 
 TEST_CASE("a place that outlives SIGKILL while another plan is entered takes the state with it that it had (CR-8)") {
   ThreePlaces job(nullptr, 1, true);
-  job.enter();
-  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+  job.do_three_steps();
   job.all_hold({3});
   job.down(0);
   job.leave({1, 2});
@@ -420,8 +418,7 @@ TEST_CASE("a place that outlives SIGKILL while another plan is entered takes the
 TEST_CASE(
     "the memory of a place that is killed for what it says is not used, though it ends when another plan is entered") {
   ThreePlaces job(nullptr, 1, true);
-  job.enter();
-  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+  job.do_three_steps();
   job.all_hold({3});
   job.coordinator.distrust(PlaceId{1}, Status(Code::invalid, "garbage"), 0);
   CHECK(job.killed == RankList{1});

@@ -145,6 +145,11 @@ struct ThreePlaces final : CoordinatorSink {
     for (Rank r = 0; r < 3; ++r) hear(r, vote_of(r, step), now_ns);
     REQUIRE_MESSAGE(coordinator.committed() == step + 1, step);
   }
+  /// Enters, and commits the first three steps.
+  void do_three_steps() {
+    enter();
+    for (std::int64_t step = 0; step < 3; ++step) commit(step);
+  }
   template <class T>
   std::vector<Rank> who(std::uint32_t generation) const {
     std::vector<Rank> out;
