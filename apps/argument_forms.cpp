@@ -15,9 +15,12 @@ CLI::Validator whole_number(std::int64_t at_least, std::int64_t at_most) {
       [at_least, at_most](std::string& text) {
         std::int64_t value = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        const bool ok = error == std::errc() && end == text.data() + text.size() && value >= at_least;
-        if (ok && value > at_most) return fmt::format("expected a whole number of at most {}, not {}", at_most, text);
-        return ok ? std::string() : fmt::format("expected a whole number of at least {}, not '{}'", at_least, text);
+        const bool number = (error == std::errc() || error == std::errc::result_out_of_range) &&
+                            end == text.data() + text.size();
+        if (number && error == std::errc() && value >= at_least && value <= at_most) return std::string();
+        if (number && text[0] != '-' && (error != std::errc() || value > at_most))
+          return fmt::format("expected a whole number of at most {}, not {}", at_most, text);
+        return fmt::format("expected a whole number of at least {}, not '{}'", at_least, text);
       },
       "");
 }

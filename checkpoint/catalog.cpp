@@ -116,6 +116,12 @@ Expected<std::unique_ptr<FolderLock>> Catalog::lock() const {
 
 Expected<Stamp> Catalog::claim(std::uint64_t job, std::uint64_t fresh) {
   TROUPE_TRY(make_durable_dir(storage_, dir_));
+  TROUPE_ASSIGN(const Claim mine, next_claim(job, fresh));
+  TROUPE_TRY(write_claim(storage_, dir_, mine));
+  return Stamp{mine.job, mine.generation, 0};
+}
+
+Expected<Claim> Catalog::next_claim(std::uint64_t job, std::uint64_t fresh) const {
   const auto claimed = read_claim(storage_, dir_);
   if (!claimed.ok() && claimed.status().code() != Code::not_found) return claimed.status();
   TROUPE_ASSIGN(const auto all, entries());
@@ -123,9 +129,7 @@ Expected<Stamp> Catalog::claim(std::uint64_t job, std::uint64_t fresh) {
   for (const auto& entry : all) last = std::max(last, entry.generation);
   if (last == std::numeric_limits<std::uint32_t>::max())
     return invalid(fmt::format("'{}' has had {} generations: use another folder", dir_, last));
-  const Claim mine{job != 0 ? job : claimed.ok() ? claimed->job : fresh, last + 1};
-  TROUPE_TRY(write_claim(storage_, dir_, mine));
-  return Stamp{mine.job, mine.generation, 0};
+  return Claim{job != 0 ? job : claimed.ok() ? claimed->job : fresh, last + 1};
 }
 
 Expected<std::optional<std::string>> Catalog::foreign(const Manifest* from) const {

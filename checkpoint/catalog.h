@@ -69,6 +69,8 @@ class Catalog {
   /// 0); its generation is one above all that the claim and the folders' names have. `job` 0: the claim's job, or
   /// `fresh` where there is no claim. Error: `invalid`, the claim is damaged or has the last generation.
   Expected<Stamp> claim(std::uint64_t job, std::uint64_t fresh);
+  /// The claim that claim() would write.
+  Expected<Claim> next_claim(std::uint64_t job, std::uint64_t fresh) const;
   /// The folder of a committed checkpoint that a run which begins from `from` (null: from initial values) does not go
   /// on from, and which its prune() could remove; nullopt: there is none. With `from` the checkpoints of its job are
   /// its own, but where `from` is of step 0: there a run begins, and checkpoints of later steps are of an earlier run.

@@ -62,7 +62,7 @@ Results::Results(const JobArguments& arguments, const Prepared& prepared, std::i
 Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues,
                      const std::string& ahead) {
   // at a later call the files are of this run, which begins again from an older checkpoint
-  if (!metrics_) {
+  if (!std::exchange(opened_, true)) {
     TROUPE_ASSIGN(const std::string aside, set_aside_results(a_.out, continues));
     if (!aside.empty()) note(aside);
   }
@@ -73,23 +73,42 @@ Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t 
   TROUPE_TRY(report::write_file(file("plan.txt"), plan_text(plan, predicted.places, predicted.game) + "\n" +
                                                       costs_text(a_, costs_from_) + ahead));
   if (continues) {
-    auto before = report::keep_lines_before(file("metrics.jsonl"), first_step);
-    if (!before.ok()) return before.status();
-    curve_.train = std::move(before->train);
-    curve_.eval = std::move(before->eval);
+    TROUPE_ASSIGN(auto before, report::read_lines_before(file("metrics.jsonl"), first_step));
+    kept_lines_ = std::move(before.lines);
+    curve_.train = std::move(before.train);
+    curve_.eval = std::move(before.eval);
     if (!curve_.eval.empty()) eval_loss_ = curve_.eval.back().loss;
+  } else {
+    TROUPE_TRY(open_metrics(report::MetricsWriter::Mode::fresh));
   }
-  auto writer = report::MetricsWriter::open(
-      file("metrics.jsonl"), continues ? report::MetricsWriter::Mode::append : report::MetricsWriter::Mode::fresh);
+  return report::write_run_json(file("run.json"), run_json({}, "running", nullptr));
+}
+
+Status Results::open_metrics(report::MetricsWriter::Mode mode) {
+  auto writer = report::MetricsWriter::open(file("metrics.jsonl"), mode);
   if (!writer.ok()) return writer.status();
   metrics_ = std::make_unique<report::MetricsWriter>(*std::move(writer));
-  return report::write_run_json(file("run.json"), run_json({}, "running", nullptr));
+  return {};
 }
 
 void Results::begun(std::uint64_t job, std::uint32_t generation) {
   job_ = job;
   generation_ = generation;
   keep(report::write_run_json(file("run.json"), run_json({}, "running", nullptr)));
+}
+
+void Results::ready() {
+  last_ns_ = clock_.now_ns();
+  if (!kept_lines_) return;
+  // Not before: a run that cannot go on leaves the lines of the one before.
+  Status s = report::write_file(file("metrics.jsonl"), *std::exchange(kept_lines_, std::nullopt));
+  if (s.ok()) s = open_metrics(report::MetricsWriter::Mode::append);
+  keep(s);
+}
+
+template <class Metrics>
+void Results::write_metrics(const Metrics& metrics) {
+  if (metrics_) keep(metrics_->write(metrics));  // else it could not be opened, and the run ends
 }
 
 void Results::keep(const Status& s) {
@@ -165,7 +184,7 @@ void Results::evaluated(std::int64_t step, const std::vector<Report>& reports) {
   m.eval_loss = sum / static_cast<double>(m.tokens);
   m.eval_ms = static_cast<double>(event_ns() - last_ns_) * 1e-6;
   m.generation = event_generation();
-  keep(metrics_->write(m));
+  write_metrics(m);
   evaluating_.erase(step);
   write_held();
   curve_.eval.push_back({static_cast<double>(step), m.eval_loss});
@@ -216,7 +235,7 @@ void Results::checkpoint(const CheckpointEvent& e) {
       break;
     case Kind::interrupted: m.what = "interrupted"; break;
   }
-  keep(metrics_->write(m));
+  write_metrics(m);
 }
 
 void Results::incident(const Incident& i) {
@@ -284,7 +303,7 @@ report::MetricsWriter* Results::incident_lines() {
 
 void Results::write_held() {
   while (!held_.empty() && (evaluating_.empty() || held_.front().step < *evaluating_.begin())) {
-    keep(metrics_->write(held_.front()));
+    write_metrics(held_.front());
     held_.pop_front();
   }
 }

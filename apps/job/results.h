@@ -43,7 +43,7 @@ class Results {
   void incident(const runtime::Incident& incident);
   void straggler(const runtime::Straggler& straggler);
   /// All workers are ready: the first step's time begins.
-  void ready() { last_ns_ = clock_.now_ns(); }
+  void ready();
   /// The session tells next of an event of this time and generation (SessionOptions::on_event).
   void at(std::int64_t at_ns, std::uint32_t generation) { at_ns_ = at_ns, at_generation_ = generation; }
   void step(const runtime::StepResult& result);
@@ -89,6 +89,9 @@ class Results {
   /// Where lines of incidents.jsonl go; null: it cannot be written, which is kept.
   report::MetricsWriter* incident_lines();
   void keep(const Status& status);
+  Status open_metrics(report::MetricsWriter::Mode mode);
+  template <class Metrics>
+  void write_metrics(const Metrics& metrics);
 
   const JobArguments& a_;
   const LmConfig& config_;
@@ -100,6 +103,8 @@ class Results {
   report::Progress progress_;
   const runtime::Plan* plan_ = nullptr;
   double predicted_step_s_ = 0;
+  bool opened_ = false;
+  std::optional<std::string> kept_lines_;                            ///< of the run that goes on, until it begins
   std::unique_ptr<report::MetricsWriter> metrics_, incident_lines_;  ///< the latter from the first incident on
   std::set<std::int64_t> evaluating_;
   std::deque<report::StepMetrics> held_;

@@ -104,14 +104,13 @@ std::string to_json_line(const StragglerMetrics& m) {
                      m.worker, number(m.times, 3), m.step, m.over ? ", \"over\": true" : "");
 }
 
-Expected<MetricsBefore> keep_lines_before(const std::string& path, std::int64_t step) {
+Expected<MetricsBefore> read_lines_before(const std::string& path, std::int64_t step) {
   MetricsBefore out;
   std::error_code none;
   if (std::filesystem::is_fifo(path, none) || std::filesystem::is_character_file(path, none))  // it may never end
     return Status(Code::io, fmt::format("'{}' is no regular file: remove it, or choose another --out", path));
   std::ifstream file(path);
   if (!file) return out;
-  std::string kept;
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
     // Skips half a line at the end.
@@ -119,13 +118,11 @@ Expected<MetricsBefore> keep_lines_before(const std::string& path, std::int64_t 
     // A checkpoint's line has the number of steps done: lines of the version from which the run goes on stay.
     const auto at = json["step"].get<std::int64_t>();
     if (at >= step + (json.contains("checkpoint") ? 1 : 0)) continue;
-    kept += line + "\n";
+    out.lines += line + "\n";
     for (const auto& [key, curve] : {std::pair("loss", &out.train), std::pair("eval_loss", &out.eval)})
       if (json.contains(key) && json[key].is_number())
         curve->push_back({static_cast<double>(at), json[key].get<double>()});
   }
-  file.close();
-  TROUPE_TRY(write_file(path, kept));
   return out;
 }
 
@@ -140,13 +137,17 @@ Expected<MetricsWriter> MetricsWriter::open(const std::string& path, Mode mode) 
 }
 
 MetricsWriter::MetricsWriter(MetricsWriter&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)), written_(other.written_) {}
 
 MetricsWriter::~MetricsWriter() {
   if (fd_ >= 0) ::close(fd_);
 }
 
 Status MetricsWriter::write_line(std::string_view line) {
+  struct stat before {};
+  if (::fstat(fd_, &before) == 0 && S_ISREG(before.st_mode) && (before.st_nlink == 0 || before.st_size < written_))
+    return Status(Code::io,
+                  fmt::format("'{}' was {} while the run wrote it", path_, before.st_nlink == 0 ? "removed" : "cut"));
   std::size_t done = 0;
   int error = 0;
   while (done < line.size() && error == 0) {
@@ -154,7 +155,7 @@ Status MetricsWriter::write_line(std::string_view line) {
     if (n > 0) done += static_cast<std::size_t>(n);  // not all: the file cannot grow, and the next call says why
     else if (n == 0 || errno != EINTR) error = n == 0 ? EIO : errno;
   }
-  if (error == 0) return {};
+  if (error == 0) return written_ = before.st_size + static_cast<off_t>(line.size()), Status();
   if (done > 0) {
     struct stat info {};
     if (::fstat(fd_, &info) != 0 || ::ftruncate(fd_, info.st_size - static_cast<off_t>(done)) != 0)

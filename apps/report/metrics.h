@@ -96,7 +96,8 @@ std::string to_json_line(const CheckpointMetrics& metrics);
 std::string to_json_line(const StepMetrics& metrics);
 std::string to_json_line(const EvalMetrics& metrics);
 
-/// Appends lines to a file. Not thread-safe. Error of each write: of the disk; `exhausted` if it is full.
+/// Appends lines to a file. Not thread-safe. Error of each write: of the disk; `exhausted` if it is full; the file was
+/// removed, or is shorter than what was written.
 class MetricsWriter {
  public:
   enum class Mode { fresh, append };
@@ -117,14 +118,16 @@ class MetricsWriter {
 
   int fd_;
   std::string path_;
+  std::int64_t written_ = 0;  // bytes that were in the file after the last line
 };
 
-/// The losses in a file of metrics.
+/// The lines of a file of metrics, and the losses in them.
 struct MetricsBefore {
+  std::string lines;
   std::vector<LossPoint> train, eval;
 };
-/// Rewrites a file of metrics without the lines of steps from `step` on: a run that goes on there writes them again. Ok
-/// if there is no such file. Returns the losses that are left.
-Expected<MetricsBefore> keep_lines_before(const std::string& path, std::int64_t step);
+/// Without the lines of steps from `step` on, which a run that goes on there writes again, and without half a line.
+/// None if there is no such file.
+Expected<MetricsBefore> read_lines_before(const std::string& path, std::int64_t step);
 
 }  // namespace troupe::report

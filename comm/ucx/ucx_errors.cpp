@@ -62,6 +62,12 @@ Status no_worker(const UcxOptions& options, ucs_status_t s) {
   return {Code::io, std::string("ucp_worker_create: ") + ucs_status_string(s) + shared_memory_hint(options)};
 }
 
+bool has_room_for(std::int64_t transports, const std::string& tls) {
+  struct statvfs shm {};
+  if (tls == "tcp" || ::statvfs("/dev/shm", &shm) != 0) return true;
+  return shm.f_bavail * shm.f_frsize >= static_cast<std::uint64_t>(transports) * shm_bytes;
+}
+
 Status check_net_devices(const std::string& list) {
   for (std::size_t begin = 0; begin < list.size();) {
     const auto end = std::min(list.find(',', begin), list.size());

@@ -19,6 +19,9 @@ Status call_failed(const std::string& call, ucs_status_t s);
 /// ucp_worker_create has failed: io; where shared memory is the likely reason, with what /dev/shm has and what to do.
 Status no_worker(const UcxOptions& options, ucs_status_t s);
 
+/// UcxTransport::has_room_for.
+bool has_room_for(std::int64_t transports, const std::string& tls);
+
 /// Error: a device of the comma-separated list is neither a network interface nor an InfiniBand adapter of this host.
 /// UCX ignores such a name wherever another transport, such as shared memory, remains.
 Status check_net_devices(const std::string& list);

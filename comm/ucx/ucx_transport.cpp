@@ -180,6 +180,10 @@ struct UcxTransport::Impl final : ProgressClient {
   }
 };
 
+bool UcxTransport::has_room_for(std::int64_t transports, const std::string& tls) {
+  return ucx::has_room_for(transports, tls);
+}
+
 Expected<std::unique_ptr<UcxTransport>> UcxTransport::open(const UcxOptions& options) {
   auto impl = std::make_unique<Impl>(options);
   TROUPE_TRY(impl->open());

@@ -43,6 +43,8 @@ class UcxTransport final : public Transport {
  public:
   /// Builds the UCX worker and starts the progress thread. Errors: invalid, UCX refuses the options; io.
   static Expected<std::unique_ptr<UcxTransport>> open(const UcxOptions& options);
+  /// Whether this host has the shared memory that so many transports take; true where `tls` takes none.
+  static bool has_room_for(std::int64_t transports, const std::string& tls);
   ~UcxTransport() override;
   UcxTransport(const UcxTransport&) = delete;
   UcxTransport& operator=(const UcxTransport&) = delete;

@@ -66,7 +66,7 @@ void Agent::take(const ToAgent& order) {
                    if (has(o.place)) process(o.place).signal(SIGKILL);
                  },
                  [this](const DismissPlace& o) {
-                   if (!has(o.place)) return;
+                   if (places_.count(o.place) == 0) return;  // it could not be started, as the job is about to hear
                    log_debug(name_of(o.place) + " has no part in the job any more, and ends");
                    process(o.place).link.reset();
                    places_.at(o.place).broken = true;

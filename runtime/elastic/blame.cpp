@@ -23,23 +23,22 @@ void Coordinator::kill_who_stay(std::int64_t now_ns) {
 }
 
 void Coordinator::blame(Rank rank, Fault fault, const std::string& why, std::int64_t now_ns) {
+  const PlaceId place = place_of(rank);
   const bool at_once = fault == Fault::slow || fault == Fault::corrupt;
-  const PlaceId place = options_.places[static_cast<std::size_t>(rank)];
-  if (const auto [it, fresh] = blamed_.emplace(place, Blame{fault, why, -1, {}}); !fresh) {
-    if (fault != Fault::corrupt) return;
-    it->second.fault = fault;
-    if (it->second.killed_ns < 0) it->second.killed_ns = now_ns, sink_.kill(place);
-    return;
-  }
+  const auto [it, fresh] = blamed_.emplace(place, Blame{fault, why, -1, {}});
+  Blame& blamed = it->second;
+  const bool worse = fault == Fault::corrupt || (at_once && blamed.killed_ns < 0);
+  if (!fresh && !worse) return;
   log_debug(why);
-  if (!at_once && !answer_until_ns_) {
+  blamed.fault = fault;
+  blamed.why = why;
+  if (at_once) {
+    if (blamed.killed_ns < 0) blamed.killed_ns = now_ns, sink_.kill(place);
+  } else if (!answer_until_ns_) {
     answer_until_ns_ = now_ns + options_.detect_ns / 8;
     answers_.clear();
     send_all(ExplainAll{});
   }
-  if (!at_once) return;
-  blamed_.at(place).killed_ns = now_ns;
-  sink_.kill(place);
 }
 
 bool Coordinator::have_answered(std::int64_t now_ns) const {

@@ -110,7 +110,7 @@ Connect Coordinator::choose_state(std::int64_t now_ns) {
   const auto held = newest_held(inventory);
   // Asked only where it may count: a disk may be slow, or damaged.
   const auto saved = checkpoints_ && (!held || ends_early_) ? checkpoints_->newest() : std::nullopt;
-  if (ends_early_ && saved && saved->version >= held.value_or(0)) return end_as_saved(*saved), connect;
+  if (ends_early_ && saved && saved->version >= held.value_or(0)) return end_as_saved(*saved, now_ns), connect;
   // Memory first, also where a checkpoint is newer than copies: to repeat steps needs no disk, which may be damaged.
   if (held) {
     connect.adopt = version = *held;
@@ -140,13 +140,14 @@ Connect Coordinator::choose_state(std::int64_t now_ns) {
   return connect;
 }
 
-void Coordinator::end_as_saved(const SavedVersion& saved) {
+void Coordinator::end_as_saved(const SavedVersion& saved, std::int64_t now_ns) {
   told_.go_on_from(saved.version);
   begin_session(saved.version, saved.sums);
   incident_->version = saved.version;
   incident_->from = saved.folder;
   incident_->generation = fence_.generation().number;
   incident_->ends = true;
+  incident_->act_ns = now_ns;  // there is nothing left to do
   pause_.end_with(saved.version, options_.session.steps);
   end(pause_.status(), pause_.code());
 }

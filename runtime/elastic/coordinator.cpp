@@ -61,7 +61,7 @@ Rank Coordinator::rank_of(PlaceId place) const {
 }
 
 std::string Coordinator::worker(Rank rank) const {
-  return fmt::format("worker {}", static_cast<std::int32_t>(options_.places[static_cast<std::size_t>(rank)]));
+  return fmt::format("worker {}", static_cast<std::int32_t>(place_of(rank)));
 }
 
 // ---- events ----------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ std::string Coordinator::worker(Rank rank) const {
 void Coordinator::heard(PlaceId from, const ControlFrame& frame, std::int64_t now_ns) {
   const Rank rank = rank_of(from);
   // A place without a rank has nothing to do, one that is gone nothing to say.
-  if (over_ || rank < 0 || is_gone(rank) || !fence_.admits(frame.of)) return;
+  if (over_ || rank < 0 || is_gone(rank) || is_corrupt(from) || !fence_.admits(frame.of)) return;
   auto message = decode_from_worker(frame.message);
   if (!message.ok()) return distrust(from, message.status().in(worker(rank)), now_ns);
   pulses_[static_cast<std::size_t>(rank)].heard_ns = now_ns;
@@ -85,9 +85,9 @@ void Coordinator::heard(PlaceId from, const ControlFrame& frame, std::int64_t no
   told_.at(now_ns, fence_.generation().number);
   if (auto* m = std::get_if<Progress>(&*message)) return take_progress(rank, *m, now_ns);
   progressed(now_ns);
-  if (auto* m = std::get_if<Quiesced>(&*message)) take_quiesced(rank, *m, now_ns);
-  else if (auto* m = std::get_if<WorkerAddress>(&*message)) take_address(rank, *m, now_ns);
-  else if (auto* m = std::get_if<Ready>(&*message)) take_ready(rank, *m, now_ns);
+  if (auto* m = std::get_if<Quiesced>(&*message)) take_quiesced(rank, *m);
+  else if (auto* m = std::get_if<WorkerAddress>(&*message)) addresses_.emplace(rank, std::move(m->blob));
+  else if (auto* m = std::get_if<Ready>(&*message)) take_ready(rank, *m);
   else if (auto* m = std::get_if<Spans>(&*message)) take_spans(rank, *m);
   else if (auto* m = std::get_if<Stopped>(&*message)) take_stopped(rank, *m, now_ns);
   else decide(from, *message, now_ns);
@@ -95,16 +95,24 @@ void Coordinator::heard(PlaceId from, const ControlFrame& frame, std::int64_t no
 
 void Coordinator::distrust(PlaceId from, const Status& why, std::int64_t now_ns) {
   const Rank rank = rank_of(from);
-  if (!options_.recovers || !begun_ || diverged_) return end(why, exit_worker);
-  home_.suspect.insert(from);  // also where it ends when it has another rank, or none
+  if (!options_.recovers || (rank >= 0 && !have_started()) || diverged_) return end(why, exit_worker);
   if (rank >= 0 && !session_->finished()) {
+    home_.suspect.insert(from);  // also where it ends when it has another rank, or none
     return blame(rank, Fault::corrupt, why.message(), now_ns);
   }
   if (over_ || gone_.count(from) > 0 || stopped_.count(rank) > 0) return;
   log_warn(why.message() + ": it has no part in the job any more, and is killed");
-  if (rank >= 0) stopped_.insert(rank);  // the results are known
-  else gone_.insert(from);
   sink_.kill(from);
+  if (rank >= 0) return void(stopped_.insert(rank));  // the results are known
+  suspect_home(from, why, now_ns);
+  give_up(from);
+}
+
+void Coordinator::suspect_home(PlaceId place, const Status& why, std::int64_t now_ns) {
+  home_.suspect.insert(place);
+  const bool may_be_used = connected_ && home_.plan != plan_ &&
+                           std::find(home_.places.begin(), home_.places.end(), place) != home_.places.end();
+  if (may_be_used && recovers()) lose(-1, "", why, now_ns);
 }
 
 void Coordinator::down(PlaceId place, const ProcessEnd& ended, std::int64_t now_ns) {
@@ -116,9 +124,9 @@ void Coordinator::down(PlaceId place, const ProcessEnd& ended, std::int64_t now_
   if (why != blamed_.end() && why->second.fault == Fault::corrupt && kind != Kind::lost) kind = Kind::suspect;
   if (kind == Kind::lost) home_.left.erase(place);  // and its memory with it
   if (rank < 0) {
-    if (kind == Kind::suspect) home_.suspect.insert(place);
+    if (kind == Kind::suspect) suspect_home(place, ended.how, now_ns);
     if (why != blamed_.end()) blamed_.erase(why);
-    gone_.insert(place);
+    give_up(place);
     log_warn(ended.how.message() + ": it had no part in the job, and is gone");
     return;
   }
@@ -143,36 +151,29 @@ void Coordinator::down(PlaceId place, const ProcessEnd& ended, std::int64_t now_
     return;
   }
   if (kind == Kind::lost && recovers() && !options_.replan) {
-    down_[rank] = kind;
-    lose(rank, "", cause, now_ns);  // it is an incident all the same
-    return end(
-        cause.in("a worker is lost for good, which the job was to replace (--replace never: it goes on with fewer)"),
-        exit_worker);
+    lose_place(place, kind, cause, now_ns);  // it is an incident all the same
+    return end(cause.in("the run ends, as a worker is lost for good: only with --replace never it goes on with fewer"),
+               exit_worker);
   }
   // What a process cannot do at the start it cannot do at the next one either.
-  if (!recovers() || (kind == Kind::refused && !begun_)) return end(cause, exit_worker);
-  if (worn && phase_ == Phase::leaving && quiesced_.count(rank) == 0) {  // that is no loss
-    start_again(rank, false, now_ns);
-    if (!over_ && !loss_ && all(quiesced_)) enter_places(now_ns);
-    return;
-  }
-  down_[rank] = kind;
-  lose(rank, "", cause, now_ns);
+  if (!recovers() || (kind == Kind::refused && !have_started())) return end(cause, exit_worker);
+  if (worn && phase_ == Phase::leaving && quiesced_.count(rank) == 0)
+    return start_again(rank, false, now_ns);  // that is no loss
+  lose_place(place, kind, cause, now_ns);
 }
 
 void Coordinator::poll_checkpoints() {
   if (over_) return;
   if (diverged_ && !session_->readers_left()) return end({}, exit_diverged);
   if (!checkpoints_) return;
-  if (const Status s = checkpoints_->poll(); !s.ok())
-    end(pause_.unsaved(s), checkpoints_->diverged() ? exit_diverged : exit_checkpoint);
+  if (const Status s = checkpoints_->poll(); !s.ok()) end(pause_.unsaved(s), checkpoint_code());
 }
 
 void Coordinator::turn(std::int64_t now_ns) {
   told_.at(now_ns, fence_.generation().number);
   poll_checkpoints();
   if (over_) return;
-  if (session_->finished()) suspicion_.reset();
+  if (session_->finished()) forget_losses();
   if (suspicion_ && now_ns >= suspicion_->until_ns) {
     const Suspicion s = *std::exchange(suspicion_, std::nullopt);
     const Status cause = sink_.with_last_log_lines(s.place, s.status);
@@ -181,6 +182,8 @@ void Coordinator::turn(std::int64_t now_ns) {
   }
   if (loss_) return recover(now_ns);
   if (now_ns >= grace_ends_ns()) return end_early(now_ns);
+  enter_next_phase(now_ns);
+  if (over_) return;
   if (change_ && phase_ == Phase::running && session_->held()) return begin_change(now_ns);
   if (all(stopped_)) told_.tell_all();
   if (!told_.contradiction().ok()) return end(told_.contradiction(), exit_worker);
@@ -225,6 +228,8 @@ void Coordinator::resumed_after_stop(std::int64_t now_ns) {
   progressed(now_ns);
   leave_until_ns_.reset();
   for (Pulse& p : pulses_) p.heard_ns = std::max(p.heard_ns, now_ns);
+  for (auto& [place, blame] : blamed_)
+    if (blame.killed_ns >= 0) blame.killed_ns = now_ns;
 }
 
 void Coordinator::take_progress(Rank from, const Progress& progress, std::int64_t now_ns) {
@@ -285,34 +290,14 @@ JobState Coordinator::state() const {
 
 // ---- messages --------------------------------------------------------------------------------------
 
-void Coordinator::take_address(Rank from, const WorkerAddress& address, std::int64_t now_ns) {
-  const bool fresh = addresses_.emplace(from, address.blob).second;
-  if (!fresh || loss_ || static_cast<Rank>(addresses_.size()) != plan_->workers()) return;
-  Connect connect{{}, -1, options_.restore};
-  if (incident_) connect = choose_state(now_ns);
-  if (over_) return;
-  connect.addresses = addresses_;
-  log_debug("all workers have an address and connect");
-  send_all(connect);
-}
-
-void Coordinator::take_ready(Rank from, const Ready& ready, std::int64_t now_ns) {
-  if (incident_ && ready_.count(from) == 0) incident_->moved_bytes += ready.healed_bytes;
+void Coordinator::take_ready(Rank from, const Ready& ready) {
+  const bool fresh = ready_.insert(from).second;
+  if (incident_ && fresh) incident_->moved_bytes += ready.healed_bytes;
   if (!begun_) {
     PlaceResult& place = result_.places[from];
     place.restored_bytes = ready.restored_bytes;
     place.restore_s = ready.restore_s;
   }
-  if (!ready_.insert(from).second || loss_ || !all(ready_)) return;
-  log_debug(fmt::format("all workers are ready: version {} begins", session_->committed()));
-  if (!std::exchange(begun_, true) && options_.on_ready) options_.on_ready();
-  phase_ = Phase::running;
-  if (watched_plan_ == plan_) stragglers_->begin_generation();
-  else stragglers_.emplace(*plan_), watched_plan_ = plan_;
-  if (home_.plan == plan_) settle();  // else with the first commit
-  if (incident_) incident_->ready_ns = now_ns;
-  if (Status s = session_->begin(); !s.ok()) return end(std::move(s), exit_worker);
-  hold_for_change();
 }
 
 void Coordinator::take_spans(Rank from, Spans& spans) {
@@ -324,8 +309,8 @@ void Coordinator::take_spans(Rank from, Spans& spans) {
 
 void Coordinator::take_stopped(Rank from, const Stopped& stopped, std::int64_t now_ns) {
   if (!session_->finished())
-    return distrust(options_.places[static_cast<std::size_t>(from)],
-                    Status(Code::internal, worker(from) + " has stopped before it was told to"), now_ns);
+    return distrust(place_of(from), Status(Code::internal, worker(from) + " has stopped before it was told to"),
+                    now_ns);
   PlaceResult& place = result_.places[from];
   place.peak_bytes = stopped.peak_bytes;
   place.file_bytes = stopped.file_bytes;
@@ -340,13 +325,12 @@ void Coordinator::decide(PlaceId from, const FromWorker& message, std::int64_t n
   // After the end, peers that close their connections are no failures.
   if (session_->finished() || (suspicion_ && !is_saved(message))) return;
   const auto* failed = std::get_if<WorkerFailed>(&message);
+  if (!failed && phase_ != Phase::running)  // the session is that of the generation before
+    return distrust(from, Status(Code::internal, worker(rank_of(from)) + " tells of a run that has not begun"), now_ns);
   if (!failed) acted(now_ns);
   const Status s = session_->handle(rank_of(from), message);
   if (const auto* closed = std::get_if<Closed>(&message); s.ok() && closed && closed->program == plan_->step_program)
     take_busy(rank_of(from), closed->busy_ns, now_ns);
-  // A place that is ready holds its state, but says so in memory only once the run has begun there; its vote proves it
-  // (CO-2 votes). Until then the state lies where it has lain.
-  if (phase_ == Phase::running && !loss_ && home_.plan != plan_ && session_->committed() > begins_with_) settle();
   if (s.ok()) return;
   if (session_->diverged() && !diverged_) {
     // Versions before are not known to be bad: poll_checkpoints() waits for their saves and evaluations under way.
@@ -354,12 +338,12 @@ void Coordinator::decide(PlaceId from, const FromWorker& message, std::int64_t n
     log_debug(s.message() + "; the job ends when the programs that read versions before have closed");
   } else if (s.code() == Code::unavailable) {
     suspicion_ = {from, s, now_ns + waits_.culprit_ns, false};
-  } else if (failed && failed->actor.empty() && recovers() && begun_ && s.code() != Code::damaged) {
+  } else if (failed && failed->actor.empty() && recovers() && have_started() && s.code() != Code::damaged) {
     suspicion_ = {from, s, now_ns + waits_.culprit_ns, true};  // the process itself, which is about to end
   } else if (const Status cause = sink_.with_last_log_lines(from, s);
-             failed && s.code() != Code::damaged && recovers() && begun_) {
+             failed && s.code() != Code::damaged && recovers() && have_started()) {
     lose(rank_of(from), failed->actor, cause, now_ns);
-  } else if (failed && s.code() == Code::damaged && recovers() && begun_ && incident_ && checkpoints_ &&
+  } else if (failed && s.code() == Code::damaged && recovers() && have_started() && incident_ && checkpoints_ &&
              phase_ == Phase::entering && (checkpoint_rejected_ || checkpoints_->reject_newest(s))) {
     if (!std::exchange(checkpoint_rejected_, true)) lose(-1, "", cause, now_ns);  // an older one may be whole
   } else if (!failed && s.code() == Code::internal) {
@@ -382,6 +366,41 @@ void Coordinator::take_busy(Rank from, std::int64_t busy_ns, std::int64_t now_ns
 bool Coordinator::is_saved(const FromWorker& message) const {
   const auto* closed = std::get_if<Closed>(&message);
   return closed && closed->program == plan_->program("snapshot");
+}
+
+// ---- phases ----------------------------------------------------------------------------------------
+
+void Coordinator::enter_next_phase(std::int64_t now_ns) {
+  if (phase_ == Phase::leaving && all(quiesced_)) enter_places(now_ns);
+  if (over_) return;
+  if (phase_ == Phase::entering && !connected_ && std::ssize(addresses_) == plan_->workers()) connect_places(now_ns);
+  if (over_) return;
+  if (phase_ == Phase::entering && all(ready_)) run(now_ns);
+  // A place that is ready holds its state, but says so in memory only once the run has begun there; its vote proves it
+  // (CO-2 votes). Until then the state lies where it has lain.
+  if (phase_ == Phase::running && home_.plan != plan_ && session_->committed() > begins_with_) settle();
+}
+
+void Coordinator::connect_places(std::int64_t now_ns) {
+  Connect connect{{}, -1, options_.restore};
+  if (incident_) connect = choose_state(now_ns);
+  if (over_) return;
+  connected_ = true;
+  connect.addresses = addresses_;
+  log_debug("all workers have an address and connect");
+  send_all(connect);
+}
+
+void Coordinator::run(std::int64_t now_ns) {
+  log_debug(fmt::format("all workers are ready: version {} begins", session_->committed()));
+  if (!std::exchange(begun_, true) && options_.on_ready) options_.on_ready();
+  phase_ = Phase::running;
+  if (watched_plan_ == plan_) stragglers_->begin_generation();
+  else stragglers_.emplace(*plan_), watched_plan_ = plan_;
+  if (home_.plan == plan_) settle();  // else with the first commit
+  if (incident_) incident_->ready_ns = now_ns;
+  if (Status s = session_->begin(); !s.ok()) return end(std::move(s), exit_worker);
+  hold_for_change();
 }
 
 // ---- the end ---------------------------------------------------------------------------------------
@@ -412,7 +431,7 @@ void Coordinator::end(Status status, int code) {
 void Coordinator::finish_checkpoints() {
   if (!checkpoints_) return;
   const Status s = checkpoints_->finish();
-  const int code = checkpoints_->diverged() ? exit_diverged : exit_checkpoint;
+  const int code = checkpoint_code();
   if (s.ok() || (!result_.status.ok() && result_.exit_code != exit_interrupted && result_.exit_code != pause_.code()))
     return;
   // A job that a signal has paused says exit_interrupted where its last checkpoint is saved, or a second signal has

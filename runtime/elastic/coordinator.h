@@ -86,7 +86,7 @@ class CoordinatorSink {
   /// All places have their state, and have voted: what they had before reshape() may go, and all that places have that
   /// the plan does not use.
   virtual void settled(std::span<const PlaceId> used) { (void)used; }
-  /// The job has no use for a place any more: its process may end.
+  /// The job has no use for a place any more: its process may end, if it has not.
   virtual void dismiss(PlaceId place) { (void)place; }
 };
 
@@ -188,7 +188,7 @@ class Coordinator {
   void add_place(PlaceId place, std::int64_t now_ns) { all_.push_back(place), added_ns_[place] = now_ns; }
   /// The job has no use for a place any more: its process may end. No effect on one that has a rank by now.
   void dismiss(PlaceId place) {
-    if (rank_of(place) < 0) gone_.insert(place), sink_.dismiss(place);
+    if (rank_of(place) < 0) give_up(place);
   }
   /// Places that have a process, with or without a rank.
   std::vector<PlaceId> available() const;
@@ -226,26 +226,42 @@ class Coordinator {
     Rank culprit = -1;
     std::string actor;
     Status cause;
+    bool opens_incident = false;
   };
 
+  /// Of a place's process, which is killed for it.
+  enum class Fault : std::uint8_t {
+    slow,     ///< CR-3 (leaving): at once. It may only have had much to do, and gets another process
+    silent,   ///< once the others have said what they wait for, unless it speaks meanwhile
+    corrupt,  ///< at once: it says what no place says, and its memory is not used
+    other     ///< once the others have said what they wait for
+  };
+
+  PlaceId place_of(Rank rank) const { return options_.places[static_cast<std::size_t>(rank)]; }
   /// "worker 2", by the number of the rank's place.
   std::string worker(Rank rank) const;
-  /// Its place is gone for good.
-  bool is_gone(Rank rank) const { return gone_.count(options_.places[static_cast<std::size_t>(rank)]) > 0; }
-  std::int32_t place_number(Rank rank) const {
-    return rank < 0 ? -1 : static_cast<std::int32_t>(options_.places[static_cast<std::size_t>(rank)]);
+  /// It is killed for what it has said, of which nothing counts any more.
+  bool is_corrupt(PlaceId place) const {
+    const auto blamed = blamed_.find(place);
+    return blamed != blamed_.end() && blamed->second.fault == Fault::corrupt;
   }
+  /// The place is gone for good.
+  void give_up(PlaceId place) { gone_.insert(place), sink_.dismiss(place); }
+  bool is_gone(Rank rank) const { return gone_.count(place_of(rank)) > 0; }
+  std::int32_t place_number(Rank rank) const { return rank < 0 ? -1 : static_cast<std::int32_t>(place_of(rank)); }
   /// Whether the job goes on when a place is lost now.
   bool recovers() const { return options_.recovers && !diverged_ && !session_->finished(); }
+  /// Before, what fails has failed to start.
+  bool have_started() const { return begun_ || all(ready_); }
+  int checkpoint_code() const { return checkpoints_->diverged() ? exit_diverged : exit_checkpoint; }
   bool all(const std::set<Rank>& some) const { return static_cast<Rank>(some.size()) == plan_->workers(); }
   void begin_session(std::int64_t version, std::optional<SumState> sums);
   void progressed(std::int64_t now_ns);
   void take_progress(Rank from, const Progress& progress, std::int64_t now_ns);
   void send_all(const ToWorker& message) { sink_.send(options_.places, fence_.generation(), message); }
   void poll_checkpoints();
-  void take_quiesced(Rank from, const Quiesced& quiesced, std::int64_t now_ns);
-  void take_address(Rank from, const WorkerAddress& address, std::int64_t now_ns);
-  void take_ready(Rank from, const Ready& ready, std::int64_t now_ns);
+  void take_quiesced(Rank from, const Quiesced& quiesced);
+  void take_ready(Rank from, const Ready& ready);
   void take_spans(Rank from, Spans& spans);
   void take_stopped(Rank from, const Stopped& stopped, std::int64_t now_ns);
   /// What the session hears.
@@ -255,10 +271,25 @@ class Coordinator {
   /// Whether a place says that its part of a checkpoint is written: that counts while a culprit is sought, too.
   bool is_saved(const FromWorker& message) const;
 
+  /// From leaving to entering to running, as far as all places have said what that takes. Messages and ends of
+  /// processes only say so: what else has come with them, a loss above all, is known before the job goes on.
+  void enter_next_phase(std::int64_t now_ns);
+  /// All places have an address: chooses the version with which the generation begins.
+  void connect_places(std::int64_t now_ns);
+  /// All places are ready.
+  void run(std::int64_t now_ns);
+
   // recovery.cpp
   /// The next turn takes the job to its next generation. `actor`: that has failed; empty: a process has ended, or a
   /// link.
   void lose(Rank culprit, const std::string& actor, const Status& cause, std::int64_t now_ns);
+  /// The process of a place that has a rank has ended, or is lost.
+  void lose_place(PlaceId place, ProcessEnd::Kind how, const Status& cause, std::int64_t now_ns);
+  /// All results are known: who is lost since the last turn has stopped.
+  void forget_losses();
+  /// The memory of a place that has no rank is not used. Another place may have taken state from it in this generation,
+  /// which is left then.
+  void suspect_home(PlaceId place, const Status& why, std::int64_t now_ns);
   /// Goes on in the next generation, from all that was lost since the last turn.
   void recover(std::int64_t now_ns);
   /// All steps are done that had begun: goes on in the next generation, as asked.
@@ -285,15 +316,8 @@ class Coordinator {
     return begun_ ? waits_.start_ns : std::max(waits_.start_ns, stall_ns() / 2);
   }
   void kill_who_are_silent(std::int64_t now_ns);
-  /// Of a place's process, which is killed for it.
-  enum class Fault : std::uint8_t {
-    slow,     ///< CR-3 (leaving): at once. It may only have had much to do, and gets another process
-    silent,   ///< once the others have said what they wait for, unless it speaks meanwhile
-    corrupt,  ///< at once: it says what no place says, and its memory is not used
-    other     ///< once the others have said what they wait for
-  };
   void blame(Rank rank, Fault fault, const std::string& why, std::int64_t now_ns);
-  bool is_blamed(Rank rank) const { return blamed_.count(options_.places[static_cast<std::size_t>(rank)]) > 0; }
+  bool is_blamed(Rank rank) const { return blamed_.count(place_of(rank)) > 0; }
   /// When the first of the killed must have ended, and gives up those that have not (CR-8 end of the killed).
   std::int64_t killed_end_at_ns() const;
   void give_up_who_outlive_kills(std::int64_t now_ns);
@@ -335,10 +359,10 @@ class Coordinator {
   StateHome home_of(std::int64_t version, const Inventory& inventory);
   /// All places have their state, in memory that tells of it.
   void settle();
-  /// All places have an address: chooses the version with which the generation begins.
+  /// The version with which the generation begins, and where it lies.
   Connect choose_state(std::int64_t now_ns);
   /// The job has been asked to end, and ends with what it has saved already.
-  void end_as_saved(const SavedVersion& saved);
+  void end_as_saved(const SavedVersion& saved, std::int64_t now_ns);
   /// One more incident (CR-4 giving up).
   void count_in_a_row();
   /// A place tells of what it has done.
@@ -387,6 +411,7 @@ class Coordinator {
   bool begun_ = false;                // a session has begun
   std::set<Rank> quiesced_, ready_, stopped_;
   std::map<Rank, std::string> addresses_;
+  bool connected_ = false;                        // the places have been told the addresses
   std::optional<std::int64_t> explain_until_ns_;  // the places have been asked
   std::int64_t explain_quiet_ns_ = 0;             // since there was no progress for so long
   std::map<Rank, std::string> explanations_;
@@ -423,12 +448,12 @@ class Coordinator {
   // Of incidents.
   std::optional<Incident> incident_;
   std::optional<Loss> loss_;
-  bool checkpoint_rejected_ = false;       // by places that are about to end, since they could not restore it
-  std::map<Rank, ProcessEnd::Kind> down_;  // places whose process has ended and is not started anew yet
-  int in_a_row_ = 0;                       // incidents without a new commit in between
-  int generations_ = 0;                    // that the open incident has taken
-  std::int64_t furthest_ = -1;             // the most that was committed at an incident
-  std::int64_t last_version_ = 0;          // from which the job went on after the last incident
+  bool checkpoint_rejected_ = false;          // by places that are about to end, since they could not restore it
+  std::map<PlaceId, ProcessEnd::Kind> down_;  // places with a rank whose process has ended and is not started anew yet
+  int in_a_row_ = 0;                          // incidents without a new commit in between
+  int generations_ = 0;                       // that the open incident has taken
+  std::int64_t furthest_ = -1;                // the most that was committed at an incident
+  std::int64_t last_version_ = 0;             // from which the job went on after the last incident
   std::pair<std::string, std::int64_t> last_failed_;  // actor, and the step at which it did
 };
 

@@ -6,12 +6,14 @@
 
 #include "devices/base/check.h"
 #include "devices/base/log.h"
+#include "devices/base/text_table.h"
 #include "runtime/elastic/coordinator.h"
 
 namespace troupe::runtime {
 
 void Coordinator::lose(Rank culprit, const std::string& actor, const Status& cause, std::int64_t now_ns) {
-  if (!incident_) {
+  const bool opens = !incident_;
+  if (opens) {
     const std::int64_t committed = session_->committed();
     count_in_a_row();
     incident_ = Incident{
@@ -22,14 +24,27 @@ void Coordinator::lose(Rank culprit, const std::string& actor, const Status& cau
   const bool first = incident_->planned && incident_->lost.empty() && !loss_;
   if (first) {  // a change was under way: now it is an incident
     incident_->planned = false;
+    incident_->cause += ", but " + cause.message();
     incident_->culprit = place_number(culprit);
     incident_->actor = actor;
     count_in_a_row();
   }
-  if (first || loss_ || generations_ > 0) incident_->cause += "\nthen " + cause.message();
+  if (!first && (loss_ || generations_ > 0)) incident_->cause += "\nthen " + cause.message();
   incident_->last_down_ns = now_ns;
-  if (down_.count(culprit) > 0) incident_->lost.push_back(place_number(culprit));
-  if (!loss_) loss_ = Loss{culprit, actor, cause};
+  if (!loss_) loss_ = Loss{culprit, actor, cause, opens};
+}
+
+void Coordinator::lose_place(PlaceId place, ProcessEnd::Kind how, const Status& cause, std::int64_t now_ns) {
+  lose(rank_of(place), "", cause, now_ns);
+  if (down_.insert_or_assign(place, how).second) incident_->lost.push_back(static_cast<std::int32_t>(place));
+}
+
+void Coordinator::forget_losses() {
+  suspicion_.reset();
+  for (const auto& [place, how] : std::exchange(down_, {})) stopped_.insert(rank_of(place));
+  if (loss_ && loss_->opens_incident) incident_.reset();  // that is none
+  loss_.reset();
+  if (incident_) close_incident();
 }
 
 void Coordinator::count_in_a_row() {
@@ -118,7 +133,7 @@ void Coordinator::leave_generation(std::int64_t now_ns) {
   told_.tell_written();  // their folder is of the generation that ends
   if (checkpoints_) {
     const auto next = checkpoints_->next_generation(fence_.generation().number);
-    if (!next.ok()) return end(next.status(), exit_checkpoint);
+    if (!next.ok()) return end(pause_.unsaved(next.status()), checkpoint_code());
     number = *next;
   }
   fence_.enter({fence_.generation().job, number});
@@ -129,26 +144,26 @@ void Coordinator::leave_generation(std::int64_t now_ns) {
   quiesced_.clear();
   ready_.clear();
   addresses_.clear();
+  connected_ = false;
   suspicion_.reset();
   progressed(now_ns);
   std::vector<PlaceId> alive;  // also those that have no rank now: they follow the job from generation to generation
   for (const PlaceId place : available())
-    if (told_plan_.count(place) > 0 && down_.count(rank_of(place)) == 0) alive.push_back(place);
+    if (told_plan_.count(place) > 0 && down_.count(place) == 0) alive.push_back(place);
   for (Rank r = 0; r < plan_->workers(); ++r) {
     if (is_gone(r)) quiesced_.insert(r);
     Pulse& pulse = pulses_[static_cast<std::size_t>(r)];
     pulse = {std::max(pulse.heard_ns, now_ns), 0, false, pulse.starts, {}};
   }
   sink_.send(alive, fence_.generation(), Abort{});
-  for (const auto& [rank, how] : std::exchange(down_, {})) {
+  for (const auto& [place, how] : std::exchange(down_, {})) {
     if (options_.replan && how != ProcessEnd::Kind::worn) {
-      gone_.insert(options_.places[static_cast<std::size_t>(rank)]);
-      quiesced_.insert(rank);
+      give_up(place);
+      quiesced_.insert(rank_of(place));
     } else {
-      start_again(rank, how == ProcessEnd::Kind::suspect, now_ns);
+      start_again(rank_of(place), how == ProcessEnd::Kind::suspect, now_ns);
     }
   }
-  if (!over_ && all(quiesced_)) enter_places(now_ns);
 }
 
 void Coordinator::start_again(Rank rank, bool afresh, std::int64_t now_ns) {
@@ -156,7 +171,7 @@ void Coordinator::start_again(Rank rank, bool afresh, std::int64_t now_ns) {
   if (watched_plan_ == plan_ && stragglers_->forget(rank) && options_.on_straggler)
     options_.on_straggler({place_number(rank), 1, session_->committed(), true});  // another process
   pulses_[static_cast<std::size_t>(rank)] = {now_ns + start_may_take_ns(), 0, false, true, {}};
-  sink_.restart(options_.places[static_cast<std::size_t>(rank)], fence_.generation(), afresh);
+  sink_.restart(place_of(rank), fence_.generation(), afresh);
 }
 
 bool Coordinator::gives_up(const Loss& loss) {
@@ -166,7 +181,7 @@ bool Coordinator::gives_up(const Loss& loss) {
   };
   const auto failed = std::pair(loss.actor, session_->committed());
   if (!loss.actor.empty() && std::exchange(last_failed_, failed) == failed)
-    return ends(fmt::format("an actor has failed twice at step {}", failed.second));
+    return ends(fmt::format("an actor has failed twice with {} done", counted(failed.second, "step")));
   if (incident_)
     for (const std::int32_t place : incident_->lost)
       if (std::count(incident_->lost.begin(), incident_->lost.end(), place) > losses_in_incident_max)
@@ -175,15 +190,15 @@ bool Coordinator::gives_up(const Loss& loss) {
   if (in_a_row_ > incidents_in_a_row_max)
     return ends(fmt::format("{} incidents without a new step between them, the last one", in_a_row_));
   // A place that dies again and again before its first act is one incident.
-  if (++generations_ > (begun_ ? plan_->workers() : 0) + incidents_in_a_row_max)
+  if (++generations_ > plan_->workers() + incidents_in_a_row_max)
     return ends(fmt::format("{} generations without an act, the last one", generations_ - 1));
   return false;
 }
 
-void Coordinator::take_quiesced(Rank from, const Quiesced& quiesced, std::int64_t now_ns) {
+void Coordinator::take_quiesced(Rank from, const Quiesced& quiesced) {
   if (phase_ != Phase::leaving) return;
-  note_left(options_.places[static_cast<std::size_t>(from)], quiesced.versions, false);
-  if (quiesced_.insert(from).second && !loss_ && all(quiesced_)) enter_places(now_ns);
+  note_left(place_of(from), quiesced.versions, false);
+  quiesced_.insert(from);
 }
 
 void Coordinator::enter_places(std::int64_t now_ns) {

@@ -266,8 +266,9 @@ class Job {
     TROUPE_TRY(coordinator_.may_change());
     const std::int64_t more = chosen.plan->workers() - std::ssize(coordinator_.available());
     if (added_.empty() && more > places_.room())
-      return Status(Code::exhausted, fmt::format("{} needs {} more workers, and the job's machines take {} more",
-                                                 chosen.shape, more, places_.room()));
+      return Status(Code::exhausted,
+                    fmt::format("{} needs {} more workers, and the job's machines take {} more (--places)",
+                                chosen.shape, more, places_.room()));
     const std::int64_t places = std::ssize(coordinator_.available()) + std::max<std::int64_t>(0, more);
     if (const std::int64_t need = descriptors_of(places, true); need > descriptors_max())
       return Status(Code::exhausted,

@@ -136,9 +136,13 @@ void JobPlaces::settled(std::span<const PlaceId> used) {
 
 void JobPlaces::dismiss(PlaceId id) {
   Place& place = at(id);
-  if (!place.not_started.ok()) return;  // its agent does not know it
-  place.dismissed = true;
+  if (std::exchange(place.dismissed, true) || !place.not_started.ok()) return;
+  if (place.started && place.pid < 0) return give_room_back(place);  // its process has ended
   order(id, DismissPlace{id});
+}
+
+void JobPlaces::give_room_back(Place& place) {
+  if (std::exchange(place.has_room, false)) --machines_[place.machine].started;
 }
 
 std::string JobPlaces::memory_of(PlaceId place) {
@@ -288,7 +292,7 @@ void JobPlaces::take(const FromAgent& message, Coordinator& coordinator, std::in
                    place.pid = -1;
                    const bool never = !place.started && place.not_started.ok();
                    if (never) place.not_started = m.end.how;
-                   if (std::exchange(place.dismissed, false) || never) --machines_[place.machine].started;
+                   if (place.dismissed || never) give_room_back(place);
                    if (place.started || coordinator.rank_of(m.place) >= 0) coordinator.down(m.place, m.end, now_ns);
                  },
                  [&](const AgentFailed& m) { coordinator.end(m.why, exit_worker); },

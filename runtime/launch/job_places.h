@@ -92,6 +92,7 @@ class JobPlaces final : public CoordinatorSink {
     std::deque<std::string> last_lines;
     bool started = false;  // the coordinator knows it
     bool dismissed = false;
+    bool has_room = true;  // of its machine
     Status not_started;
   };
   /// For how long an agent may say nothing.
@@ -103,6 +104,7 @@ class JobPlaces final : public CoordinatorSink {
   /// The same to each machine that has some of these places: `make` makes it, for them.
   template <class Make>
   void order_each(std::span<const PlaceId> places, Make make);
+  void give_room_back(Place& place);
   void read(std::size_t machine);
   /// A machine is not reached any more: its places are lost with it.
   void lose(std::size_t machine, const Status& why);

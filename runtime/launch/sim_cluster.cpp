@@ -140,7 +140,10 @@ void SimJob::arrive(Rank r, const ControlFrame& frame) {
     });
   } else if (std::holds_alternative<Stop>(*message)) {
     place.worker->stop();
-    after(ending_ns, r, [this, r, of = place.fence.generation()] { tell_coordinator(r, of, Stopped{}); });
+    after(ending_ns, r, [this, r, of = place.fence.generation()] {
+      tell_coordinator(r, of, Stopped{});
+      exit(r);
+    });
   } else if (place.worker) {
     place.worker->handle(*std::move(message));
   } else if (place.connected) {

@@ -111,6 +111,8 @@ class SimJob final : private CoordinatorSink {
   JobGeneration before() const { return {options_.generation.job, options_.generation.number - 1}; }
 
   void kill(Rank r, bool suspect);
+  /// It has been told to stop, and its process ends of itself.
+  void exit(Rank r);
 
   /// Keeps what a dead process had: events that are due later refer to it.
   void bury(SimPlace& place);

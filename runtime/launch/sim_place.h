@@ -64,8 +64,9 @@ struct SimShape {
 
 /// What a process of a place has. The production worker over simulated parts.
 struct SimProcess {
-  enum class State { runs, hangs, gone };
+  enum class State { runs, hangs, ended, gone };  // of itself; killed
   State state = State::runs;
+  bool lives() const { return state == State::runs || state == State::hangs; }
   bool cut_off = false;    // from the coordinator
   bool connected = false;  // it has the addresses of its peers
   bool beats = false;      // it has begun to tell that it lives

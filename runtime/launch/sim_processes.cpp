@@ -59,9 +59,9 @@ WholeVersions SimJob::left_in(Rank r) const {
 }
 
 void SimJob::dismiss(PlaceId id) {
-  SimPlace& place = places_[static_cast<Rank>(id)];
+  if (places_[static_cast<Rank>(id)].state != SimPlace::State::runs) return;
   ++run_.dismissed;
-  if (place.state == SimPlace::State::runs) kill(static_cast<Rank>(id), false);
+  kill(static_cast<Rank>(id), false);
 }
 
 void SimJob::settled(std::span<const PlaceId>) {
@@ -175,8 +175,8 @@ void SimJob::inject(std::size_t number) {
 
 bool SimJob::hits(const SimFault& fault) {
   SimPlace& place = places_[fault.kind == SimFault::Kind::change ? 0 : fault.place];
-  const bool lives = place.state != SimPlace::State::gone;
-  const bool both_live = lives && places_[fault.peer].state != SimPlace::State::gone;
+  const bool lives = place.lives();
+  const bool both_live = lives && places_[fault.peer].lives();
   switch (fault.kind) {
     case SimFault::Kind::kill: return kill(fault.place, false), lives;
     case SimFault::Kind::crash: return kill(fault.place, true), lives;
@@ -255,7 +255,7 @@ bool SimJob::pause(Rank r) {
 
 void SimJob::kill(Rank r, bool suspect) {
   SimPlace& place = places_[r];
-  if (place.state == SimPlace::State::gone) return;
+  if (!place.lives()) return;
   place.state = SimPlace::State::gone;
   if (place.device) place.device->hang();
   network_.kill(r);
@@ -274,6 +274,16 @@ void SimJob::kill(Rank r, bool suspect) {
       told_down_ = true;
       coordinator_.down(PlaceId{r}, ended, loop_.now_ns());
     });
+  });
+}
+
+void SimJob::exit(Rank r) {
+  places_[r].state = SimPlace::State::ended;
+  network_.kill(r);
+  loop_.at(std::max(places_[r].from_ns, loop_.now_ns() + reaped_ns + random_ns(reaped_jitter_ns)), [this, r] {
+    const ProcessEnd ended{ProcessEnd::Kind::ordinary, Status(Code::unavailable, fmt::format("worker {} has ended", r)),
+                           left_in(r)};
+    reach([this, r, ended] { coordinator_.down(PlaceId{r}, ended, loop_.now_ns()); });
   });
 }
 

@@ -79,20 +79,26 @@ void CheckpointTracker::own(const checkpoint::Stamp& stamp) {
 }
 
 Status CheckpointTracker::claim_again(std::uint32_t at_least) {
-  TROUPE_TRY(checkpoint::check_claim(storage_, options_.dir, claimed_));
+  TROUPE_TRY(check_not_claimed_by_others());
   checkpoint::Catalog catalog(storage_, options_.dir);
   do {
-    const auto stamp = catalog.claim(claim_.job, claim_.job);
-    if (!stamp.ok()) return take_unsynced_claim(), stamp.status();
-    claimed_ = *stamp;
+    TROUPE_ASSIGN(const checkpoint::Claim next, catalog.next_claim(claim_.job, claim_.job));
+    TROUPE_TRY(write_claim(next));
   } while (claimed_.generation < at_least);
   return {};
 }
 
-void CheckpointTracker::take_unsynced_claim() {
-  const auto there = checkpoint::read_claim(storage_, options_.dir);
-  if (there.ok() && there->job == claimed_.job && there->generation > claimed_.generation)
-    claimed_.generation = there->generation;
+Status CheckpointTracker::check_not_claimed_by_others() {
+  const Status s = checkpoint::check_claim(storage_, options_.dir, claimed_);
+  return s.code() == Code::not_found ? Status() : s;  // who removes it claims nothing
+}
+
+Status CheckpointTracker::write_claim(const checkpoint::Claim& next) {
+  const Status written = checkpoint::write_claim(storage_, options_.dir, next);
+  const auto there = written.ok() ? next : checkpoint::read_claim(storage_, options_.dir);
+  if (there.ok() && there->job == next.job && there->generation == next.generation)
+    claimed_.generation = next.generation;
+  return written;
 }
 
 Expected<std::uint32_t> CheckpointTracker::next_generation(std::uint32_t number) {
@@ -125,11 +131,9 @@ void CheckpointTracker::all_left(const Plan& plan) {
 void CheckpointTracker::begun(std::int64_t version) {
   under_way_[version] = UnderWay{.begin_ns = clock_.now_ns()};
   if (unclaimed_.ok()) return;
-  unclaimed_ = checkpoint::check_claim(storage_, options_.dir, claimed_);
+  unclaimed_ = check_not_claimed_by_others();
   if (!unclaimed_.ok()) return;
-  unclaimed_ = checkpoint::write_claim(storage_, options_.dir, {claim_.job, claim_.generation});
-  if (unclaimed_.ok()) claimed_ = claim_;
-  else take_unsynced_claim();
+  unclaimed_ = write_claim({claim_.job, claim_.generation});
 }
 
 bool CheckpointTracker::wants(std::int64_t version) const {

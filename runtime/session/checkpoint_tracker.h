@@ -98,9 +98,10 @@ class CheckpointTracker final : public JobCheckpoints {
   void forget_newest();
   /// Claims the folder for a generation with this number, or a later one.
   Status claim_again(std::uint32_t at_least);
-  /// A claim of this job could not be written: what was written of it may be there even so, without a sync. REQUIRES:
-  /// the folder had the job's claim just before.
-  void take_unsynced_claim();
+  /// Ok also where the folder has no claim.
+  Status check_not_claimed_by_others();
+  /// Replaces the job's claim. After an error it may be there even so, without a sync: then it is the job's, too.
+  Status write_claim(const checkpoint::Claim& next);
   /// The job's generation has this stamp.
   void own(const checkpoint::Stamp& stamp);
 

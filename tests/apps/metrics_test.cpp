@@ -114,9 +114,9 @@ TEST_CASE(
   eval.eval_loss = 3.25;
   const std::string kept = line(0, 5.5) + to_json_line(eval) + line(1, 4.5) + to_json_line(saved);
   test::write_text(path, kept + line(2, 4.25) + to_json_line(failed) + line(3, 4) + R"({"step": 4, "lo)");
-  const auto before = keep_lines_before(path, 2);
+  const auto before = read_lines_before(path, 2);
   REQUIRE(before.ok());
-  CHECK(test::read_text(path) == kept);
+  CHECK(before->lines == kept);
   REQUIRE(before->train.size() == 2);
   CHECK(before->train[1].loss == 4.5);
   REQUIRE(before->eval.size() == 1);
@@ -125,12 +125,27 @@ TEST_CASE(
   CHECK(nlohmann::json::parse(to_json_line(saved))["stall_ms"] == 0.5);
   saved.what = "saving";
   CHECK(nlohmann::json::parse(to_json_line(saved))["stall_ms"] == 0.5);
-  CHECK(keep_lines_before(dir / "none", 2)->train.empty());
+  CHECK(read_lines_before(dir / "none", 2)->train.empty());
 }
 
 TEST_CASE("a pipe in the place of metrics.jsonl is refused, not waited for") {
   test::TempDir dir;
   REQUIRE(::mkfifo((dir / "metrics.jsonl").c_str(), 0600) == 0);
-  const auto status = report::keep_lines_before(dir / "metrics.jsonl", 1).status();
+  const auto status = report::read_lines_before(dir / "metrics.jsonl", 1).status();
   CHECK(status.message().find("is no regular file") != std::string::npos);
+}
+
+TEST_CASE("a file of metrics that is removed or cut while the run writes it is told with the next line") {
+  for (const bool removed : {true, false}) {
+    CAPTURE(removed);
+    test::TempDir dir;
+    const std::string path = dir / "metrics.jsonl";
+    auto writer = report::MetricsWriter::open(path);
+    REQUIRE(writer.ok());
+    for (int i = 0; i < 2; ++i) REQUIRE(writer->write(StepMetrics()).ok());
+    if (removed) REQUIRE(::unlink(path.c_str()) == 0);
+    else REQUIRE(::truncate(path.c_str(), 10) == 0);
+    const Status s = writer->write(StepMetrics());
+    CHECK(s.message().find(removed ? "was removed" : "was cut") != std::string::npos);
+  }
 }

@@ -138,3 +138,15 @@ TEST_CASE("a crash whose newest checkpoint is damaged or gone goes on from the o
     check_nothing_left(o);
   }
 }
+
+TEST_CASE("a run that cannot go on, since its checkpoints are damaged, leaves the lines of the one before") {
+  TempDir dir;
+  const std::string out = dir / "out";
+  auto words = with(elastic(out, {"--checkpoint-every", "4", "--keep", "9"}), "--steps", "10");
+  check_success(run(words));
+  const std::string lines = read(out + "/metrics.jsonl");
+  for (const auto& folder : checkpoints(out)) damage(folder + "/shard-00001.safetensors");
+  const auto o = run(train(out, {"--resume", "--steps", "20", "--quiet"}));
+  check_failure(o, exit_checkpoint, {"damaged"});
+  CHECK(read(out + "/metrics.jsonl") == lines);
+}

@@ -7,6 +7,7 @@
 
 #include "tests/command/checks.h"
 #include "tests/command/summary.h"
+#include "tests/skip.h"
 
 using namespace troupe::runtime;
 using namespace troupe::test;
@@ -235,4 +236,23 @@ TEST_CASE("a run that hangs as a signal comes saves the newest whole step after 
     CHECK(more.code == exit_ok);
     CHECK(summary(dir / "run").at("params_hash") == calm_hash(dir));
   }
+}
+
+TEST_CASE("a run survives losses where /dev/shm has room for its workers, but not for a second generation of them") {
+  TempDir dir;
+  std::vector<std::string> words{"/usr/bin/unshare",
+                                 "-m",
+                                 "/bin/sh",
+                                 "-c",
+                                 "mount -t tmpfs -o size=16m tmpfs /dev/shm || exit 99; exec \"$@\"",
+                                 "sh"};
+  const auto job = elastic(dir / "run", "dp=2",
+                           {"--inject", "SIGKILL@update:mid#12/worker0", "--inject", "SIGKILL@update:mid#300/worker1"});
+  words.insert(words.end(), job.begin(), job.end());
+  const auto o = run(words);
+  if (o.code == 99 || (o.code == 1 && o.err.starts_with("unshare: ")))
+    return skip("no file system can be mounted here: " + o.err.substr(0, o.err.find('\n')));
+  CHECK_MESSAGE(o.code == exit_ok, o.err);
+  CHECK(incidents(dir / "run").size() == 2);
+  CHECK(summary(dir / "run").at("params_hash") == calm_hash(dir));
 }

@@ -578,3 +578,135 @@ TEST_CASE("of parameters that are not finite the first of the plan is named, whi
   const Status s = job.end(1);
   CHECK_MESSAGE(s.message().find("'" + job.plan.params[1].name + "'") != std::string::npos, s.message());
 }
+
+namespace {
+
+/// The places write for the generation that has begun.
+void places_anew(Job& job) {
+  job.shards.clear();
+  for (std::int32_t rank = 0; rank < 2; ++rank) job.shards.push_back(job.place(rank));
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a version that is not finite ends the job, also where its folder could not be claimed, and nothing is left of "
+    "it") {
+  for (const bool spoilt : {false, true}) {
+    CAPTURE(spoilt);
+    Job job;
+    job.storage.set_read_only(true);
+    REQUIRE(job.checkpoints->next_generation(1).ok());
+    REQUIRE(job.begins(1));  // which cannot claim it either
+    job.storage.set_read_only(false);
+    places_anew(job);
+    if (spoilt) job.spoilt = HUGE_VALF;
+    job.write_all(1);
+    CHECK(job.end(1).ok() == !spoilt);
+    CHECK(job.checkpoints->diverged() == spoilt);
+    REQUIRE(job.events.size() == 1);
+    CHECK(job.events[0].kind == Kind::failed);
+    const auto left = job.storage.list("/ckpt");
+    REQUIRE(left.ok());
+    for (const auto& entry : *left) CHECK_MESSAGE(!entry.folder, entry.name);  // what places wrote
+  }
+}
+
+TEST_CASE("a last checkpoint that fails, and is saved after the job has gone back, is no failure") {
+  Job job;
+  job.checkpoints->end_with(1);
+  REQUIRE(job.begins(1));
+  job.storage.set_capacity(0);
+  job.write_all(1);
+  CHECK_FALSE(job.end(1).ok());
+  job.storage.set_capacity(1 << 20);
+  REQUIRE(job.checkpoints->next_generation(1).ok());
+  job.checkpoints->all_left(job.plan);
+  places_anew(job);
+  job.written[1] = {};
+  REQUIRE(job.begins(1));
+  job.write_all(1);
+  CHECK(job.end(1).ok());
+  CHECK(job.events.back().kind == Kind::committed);
+}
+
+TEST_CASE("whichever operation of a later claim fails, the checkpoint after it is saved") {
+  for (std::int64_t failing = 0; failing < 30; ++failing) {
+    CAPTURE(failing);
+    Job job;
+    job.storage.set_read_only(true);
+    REQUIRE(job.checkpoints->next_generation(1).ok());
+    job.storage.set_read_only(false);
+    job.storage.fail(job.storage.operations() + failing);
+    for (const std::int64_t version : {1, 2, 3}) {
+      REQUIRE(job.begins(version));  // claims the folder
+      places_anew(job);
+      for (std::int32_t rank = 0; rank < 2; ++rank)
+        for (std::size_t part = 0; part < 2; ++part) {
+          actors::ActContext c;
+          c.step = version;
+          std::vector<std::byte> data(
+              static_cast<std::size_t>(job.shards[static_cast<std::size_t>(rank)]->part_bytes(part)));
+          SerialParallel serial;
+          (void)job.shards[static_cast<std::size_t>(rank)]->write(c, part, data.data(), serial).ok();
+        }
+      const Status s = job.end(version);
+      CHECK_MESSAGE(s.ok(), s.message());
+    }
+    CHECK_MESSAGE(job.events.back().kind == Kind::committed, job.events.back().status.message());
+  }
+}
+
+TEST_CASE("a version whose save has failed is not saved when it is repeated") {
+  Job job;
+  REQUIRE(job.begins(1));
+  job.storage.set_capacity(0);
+  job.write_all(1);
+  CHECK(job.end(1).ok());
+  CHECK_FALSE(job.checkpoints->wants(1));
+}
+
+TEST_CASE("a checkpoint of the next plan has a shard of each of its places, and no more") {
+  Job job;
+  CompileOptions o;
+  o.stages = stage_meshes({1});
+  o.snapshots = 2;
+  const auto one = compile(mlp::graph(mlp::ops(), {}), o);
+  REQUIRE(one.ok());
+  REQUIRE(job.checkpoints->next_generation(1).ok());
+  job.checkpoints->all_left(*one);
+  places_anew(job);
+  REQUIRE(job.begins(1));
+  for (const std::size_t part : {0u, 1u}) job.write(1, 0, part);
+  (void)job.end(1);
+  CHECK_MESSAGE(job.events.back().status.message().find("of 2 places") == std::string::npos,
+                job.events.back().status.message());
+}
+
+TEST_CASE("the event of a version that is not finite says that training has diverged") {
+  Job job;
+  REQUIRE(job.begins(1));
+  job.spoilt = HUGE_VALF;
+  job.write_all(1);
+  (void)job.end(1);
+  CHECK(job.events.back().status.message().find("training has diverged") != std::string::npos);
+}
+
+TEST_CASE("a job whose claim was removed claims its folder again, and saves there") {
+  for (const bool later : {false, true}) {
+    CAPTURE(later);
+    Job job;
+    if (later) {
+      job.storage.set_read_only(true);
+      REQUIRE(job.checkpoints->next_generation(1).ok());
+      job.storage.set_read_only(false);
+    }
+    REQUIRE(job.storage.remove("/ckpt/claim").ok());
+    if (!later) REQUIRE(job.checkpoints->next_generation(1).ok());
+    REQUIRE(job.begins(1));
+    places_anew(job);
+    job.write_all(1);
+    CHECK(job.end(1).ok());
+    CHECK(job.events.back().kind == Kind::committed);
+  }
+}

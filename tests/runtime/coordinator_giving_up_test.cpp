@@ -104,7 +104,7 @@ TEST_CASE("an actor that fails is given another chance; one that fails at the sa
     if (!same) continue;
     const JobResult r = job.result();
     CHECK(r.exit_code == exit_do_not_requeue);
-    CHECK(says(r.status, "twice at step 1"));
+    CHECK(says(r.status, "twice with 1 step done"));
     CHECK(says(r.status, "the tape is torn"));
   }
 }
@@ -141,4 +141,16 @@ TEST_CASE("two actors that fail at one step, one after the other, are no actor t
     job.hear(0, Progress{1, false, {}, 0});
   }
   CHECK_FALSE(job.coordinator.over());
+}
+
+TEST_CASE(
+    "before the first step too so many generations end the job as there are places, and two more (CR-4 giving up)") {
+  ThreePlaces job;
+  int n = 0;
+  for (; !job.coordinator.over() && n < 20; ++n) {
+    job.down(static_cast<Rank>(n % 3));
+    if (!job.coordinator.over()) job.leave({0, 1, 2});
+  }
+  CHECK(n == 6);
+  CHECK(job.result().exit_code == exit_do_not_requeue);
 }

@@ -105,3 +105,18 @@ TEST_CASE("after the grace a place that does not leave is killed as soon as ever
   job.coordinator.turn(grace_ns + CoordinatorWaits::least_ns);
   CHECK(job.killed == RankList{1});
 }
+
+TEST_CASE("a job that ends early changes its plan no more") {
+  SavedBefore checkpoints;
+  ThreePlaces job(&checkpoints);
+  job.enter();
+  job.commit(0);
+  ChosenPlan two{std::make_shared<const Plan>(ThreePlaces::make_plan(2, true, 0)), "dp=2", 0, {}};
+  REQUIRE(job.coordinator.change(two, "asked", 0).ok());
+  job.coordinator.interrupt("interrupted by Terminated", exit_interrupted, 0);
+  job.coordinator.turn(CoordinatorOptions().grace_ns);
+  REQUIRE(job.coordinator.generation().number > 2);
+  job.all_hold({1});
+  job.leave({0, 1, 2});
+  CHECK(job.shapes.empty());
+}

@@ -281,7 +281,7 @@ TEST_CASE("where the newest checkpoint is damaged the job goes on from the one b
     CHECK(std::get<Connect>(job.sent.back().message).restore == "the newer");
     const auto end = [&](Rank r) { job.ends(r, ProcessEnd::Kind::refused, "exited"); };
     for (Rank r : {2, 0}) {
-      job.hear(r, WorkerFailed{"", Status(Code::damaged, "block 0")});
+      job.hear_in_batch(r, WorkerFailed{"", Status(Code::damaged, "block 0")});
       if (!ends_late) end(r);
     }
     job.coordinator.turn(0);
@@ -433,9 +433,9 @@ TEST_CASE("what places say behind a loss, before the job leaves its generation, 
     job.do_three_steps();
     job.all_hold({2, 3});
     if (process) job.ends(1, ProcessEnd::Kind::ordinary, "worker 1 was killed");
-    else job.hear(1, WorkerFailed{"in.x", Status(Code::io, "the tape is torn")});
-    job.hear(0, Progress{7, false, {}, 0, {}});
-    job.hear(2, job.vote_of(2, 3));
+    else job.hear_in_batch(1, WorkerFailed{"in.x", Status(Code::io, "the tape is torn")});
+    job.hear_in_batch(0, Progress{7, false, {}, 0, {}});
+    job.hear_in_batch(2, job.vote_of(2, 3));
     CHECK(job.incidents.empty());
     job.coordinator.turn(0);
     REQUIRE(job.coordinator.generation().number == 3);
@@ -449,4 +449,84 @@ TEST_CASE("what places say behind a loss, before the job leaves its generation, 
     REQUIRE(job.incidents.size() == 1);
     CHECK(job.incidents[0].version == 3);
   }
+}
+
+TEST_CASE("a job whose inputs were replaced ends with exit_data where a place is lost") {
+  ThreePlaces job;
+  job.inputs_unchanged = Status(Code::io, "the text was replaced");
+  job.enter();
+  job.commit(0);
+  job.down(1);
+  CHECK(job.result().exit_code == exit_data);
+}
+
+TEST_CASE("a process that could not restore a damaged checkpoint is replaced, where no lost place is, too") {
+  SavedBefore checkpoints;
+  checkpoints.saved = SavedVersion{"the newer", 2, {}};
+  checkpoints.older = SavedVersion{"the older", 1, {}};
+  ThreePlaces job(&checkpoints, 1, true);
+  job.do_three_steps();
+  job.down(2, 0, true);
+  job.leave({0, 1});
+  for (Rank r : {0, 1}) job.hear(r, WorkerAddress{"a"});
+  REQUIRE(job.last<Connect>().restore == "the newer");
+  job.hear(0, WorkerFailed{"", Status(Code::damaged, "block 0")});
+  job.ends(0, ProcessEnd::Kind::refused, "exited");
+  job.coordinator.turn(0);
+  CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{0, false}});
+  CHECK(job.coordinator.available().size() == 2);
+}
+
+TEST_CASE("a place that is slow to leave is replaced, where no lost place is, too") {
+  ThreePlaces job(nullptr, 0, true);
+  job.enter();
+  job.commit(0);
+  job.all_hold({1});
+  job.fail(0);
+  job.leave({0, 2});
+  std::int64_t now = 0;
+  for (; job.killed.empty() && now < 120'000 * ms; now += 100 * ms) {
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{0, false, {}, 0}, now);
+    job.coordinator.turn(now);
+  }
+  REQUIRE(job.killed == RankList{1});
+  job.down(1, now);
+  CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, false}});
+  CHECK(job.coordinator.available().size() == 3);
+}
+
+TEST_CASE("a suspicion of the generation that is left counts for none in the next") {
+  ThreePlaces job;
+  job.enter();
+  job.commit(0);
+  job.all_hold({1});
+  job.hear(0, WorkerFailed{"in.x", Status(Code::unavailable, "the link to worker 1 is cut")});
+  job.down(1);
+  CHECK(job.coordinator.generation().number == 3);
+  job.leave({0, 2});
+  job.enter();
+  job.coordinator.turn(CoordinatorWaits(CoordinatorOptions().detect_ns).culprit_ns + ms);
+  CHECK(job.coordinator.generation().number == 3);
+}
+
+TEST_CASE("where the checkpoint before is damaged as well the job goes on from where it began") {
+  SavedBefore checkpoints;
+  checkpoints.saved = SavedVersion{"the newer", 2, {}};
+  checkpoints.older = SavedVersion{"the older", 1, {}};
+  ThreePlaces job(&checkpoints, 1);
+  job.do_three_steps();
+  for (Rank r : {0, 1, 2}) job.ends(r, ProcessEnd::Kind::suspect, "crashed");
+  job.coordinator.turn(0);
+  for (const char* from : {"the newer", "the older"}) {
+    for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
+    CHECK(job.last<Connect>().restore == from);
+    const Rank r = from == std::string("the newer") ? 2 : 0;
+    job.hear(r, WorkerFailed{"", Status(Code::damaged, "block 0")});
+    job.ends(r, ProcessEnd::Kind::refused, "exited");
+    job.coordinator.turn(0);
+    REQUIRE_FALSE(job.coordinator.over());
+    job.leave({0, 1, 2});
+  }
+  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
+  CHECK(job.last<Connect>().restore == "checkpoint to begin from");
 }

@@ -325,3 +325,33 @@ TEST_CASE("a change uses the memory of a process that took the place of one that
   for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
   CHECK(job.last<Connect>().home.areas == std::vector<std::string>{"of 0", "of 1", "of 2"});
 }
+
+TEST_CASE("the memory of a place that crashes is not used, when another plan has no rank for it, either") {
+  for (const bool suspect : {false, true}) {
+    CAPTURE(suspect);
+    ThreePlaces job(nullptr, 1, true);
+    job.do_three_steps();
+    ChosenPlan two{std::make_shared<const Plan>(ThreePlaces::make_plan(2, false, 1)), "dp=2", 0, {}};
+    REQUIRE(job.coordinator.change(two, "asked", 0).ok());
+    for (std::int64_t step = 3; step < 5; ++step) job.commit(step);
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 5, {}, 0});
+    job.coordinator.turn(0);
+    job.all_hold({5});
+    job.leave({0, 1, 2});
+    for (const Rank place : {0, 1, 2})
+      if (job.coordinator.rank_of(PlaceId{place}) < 0)
+        job.ends(place, suspect ? ProcessEnd::Kind::suspect : ProcessEnd::Kind::ordinary, "it has ended");
+    for (const PlaceId place : job.coordinator.places()) job.hear(static_cast<Rank>(place), WorkerAddress{"a"});
+    CHECK(job.last<Connect>().adopt == (suspect ? -1 : 5));
+  }
+}
+
+TEST_CASE("a spare that was told no plan is told of no generation") {
+  ThreePlaces job(nullptr, 0, true);
+  job.coordinator.add_place(PlaceId{3}, 0);
+  job.enter();
+  job.commit(0);
+  job.all_hold({1});
+  job.down(1);
+  CHECK(job.who<Abort>(3) == RankList{0, 2});
+}

@@ -119,3 +119,11 @@ TEST_CASE("an act is stuck, a place silent, a link cut by the detect budget, how
     CHECK(all[1].beat_ms * ActWatch::beats_least > budget_ms - ActWatch::beats_least);
   }
 }
+
+TEST_CASE("a place that says garbage before the first step ends the job") {
+  ThreePlaces job;
+  job.coordinator.distrust(PlaceId{1}, Status(Code::invalid, "garbage"), 0);
+  const JobResult r = job.result();
+  CHECK(r.exit_code == exit_worker);
+  CHECK(job.killed.empty());
+}

@@ -60,6 +60,7 @@ struct TwoPlaces final : CoordinatorSink {
   }
   void hear(Rank from, FromWorker m, std::int64_t now_ns = 0) {
     coordinator.heard(PlaceId{from}, {generation, encode(m)}, now_ns);
+    coordinator.turn(now_ns);
   }
   void begin() {
     for (Rank r : {0, 1}) hear(r, WorkerAddress{"a"});

@@ -489,3 +489,121 @@ TEST_CASE("a spare that takes a place and says nothing is killed after two budge
     if (!fresh) CHECK(after_ns <= 3 * budget_ns);
   }
 }
+
+TEST_CASE("a spare that has died is no place any more") {
+  for (const bool suspect : {false, true}) {
+    ThreePlaces job(nullptr, 0, true);
+    job.coordinator.add_place(PlaceId{3}, 0);
+    job.enter();
+    job.commit(0);
+    REQUIRE(job.coordinator.available().size() == 4);
+    job.ends(3, suspect ? ProcessEnd::Kind::suspect : ProcessEnd::Kind::ordinary, "worker 3 was killed");
+    CHECK(job.coordinator.available().size() == 3);
+    job.all_hold({1});
+    job.down(1);
+    job.leave({0, 2});
+    CHECK(job.shapes.at(0).size() == 2);
+  }
+}
+
+TEST_CASE("a place that has stopped is not silent") {
+  ThreePlaces job;
+  job.enter();
+  for (std::int64_t step = 0; step < 20; ++step) job.commit(step);
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 20, {}, 0});
+  REQUIRE(job.coordinator.session().finished());
+  for (const Rank r : {0, 1}) job.hear(r, Stopped{});
+  const std::int64_t budget = CoordinatorOptions().detect_ns;
+  for (std::int64_t now = 0; now < budget; now += budget / 8) job.hear(2, Progress{0, true, {}, 0}, now);
+  CHECK(job.coordinator.wakes_ns() > budget);
+}
+
+TEST_CASE("a place that was stuck before another plan is entered is not killed in it") {
+  ThreePlaces job(nullptr, 0, true);
+  job.enter();
+  job.commit(0);
+  job.all_hold({1});
+  job.down(1);
+  job.hear(2, Progress{1, true, "in.x", 5000, {}});
+  job.leave({0, 2});
+  REQUIRE(job.shapes.size() == 1);
+  job.coordinator.turn(CoordinatorOptions().detect_ns / 8);
+  CHECK(job.killed.empty());
+}
+
+TEST_CASE("a place that stops after it was killed, and does not end, keeps no coordinator awake") {
+  ThreePlaces job;
+  job.enter();
+  for (std::int64_t step = 0; step < 20; ++step) job.commit(step);
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 20, {}, 0});
+  const std::int64_t budget = CoordinatorOptions().detect_ns;
+  for (const Rank r : {0, 2}) job.hear(r, Progress{0, true, {}, 0}, budget - 1);
+  job.coordinator.turn(budget);
+  job.coordinator.turn(budget + budget / 8);
+  REQUIRE(job.killed == RankList{1});
+  job.hear(1, Stopped{}, 2 * budget);
+  const std::int64_t ends = budget + budget / 8 + CoordinatorWaits(budget).killed_ns;
+  for (std::int64_t now = 2 * budget; now < ends; now += budget / 4)
+    for (const Rank r : {0, 2}) job.hear(r, Progress{0, true, {}, 0}, now);
+  job.coordinator.turn(ends);
+  CHECK(job.coordinator.wakes_ns() > ends);
+}
+
+TEST_CASE("a place that is gone is not silent") {
+  ThreePlaces job(nullptr, 0, true);
+  job.enter();
+  job.commit(0);
+  job.all_hold({1});
+  job.down(1);
+  job.leave({0});
+  const std::int64_t budget = CoordinatorOptions().detect_ns;
+  for (std::int64_t now = 0; now <= 2 * budget; now += budget / 8) job.coordinator.turn(now);
+  CHECK(std::count(job.killed.begin(), job.killed.end(), 1) == 0);
+  CHECK_FALSE(job.killed.empty());
+}
+
+TEST_CASE("a job is asked once what it waits for before a place is killed that is silent") {
+  const std::int64_t budget = CoordinatorOptions().detect_ns;
+  ThreePlaces job;
+  job.enter();
+  for (const std::int64_t step : {0, 1}) job.commit(step, 10 * ms);
+  std::int64_t now = 10 * ms;
+  for (; now < 10 * ms + budget; now += budget / 8) {
+    for (const Rank r : {0, 2}) job.hear(r, Progress{0, false, {}, 0, {}}, now);
+    job.coordinator.turn(now);
+  }
+  job.coordinator.turn(now);
+  for (const Rank r : {0, 2}) job.hear(r, Explained{"waits\n"}, now);
+  job.coordinator.turn(now);
+  CHECK(job.killed == RankList{1});
+  CHECK(job.who<ExplainAll>(2) == RankList{0, 1, 2});
+}
+
+TEST_CASE("a place that was killed and has ended is not lost for it later") {
+  ThreePlaces job;
+  job.do_three_steps();
+  job.all_hold({3});
+  job.coordinator.distrust(PlaceId{1}, Status(Code::invalid, "garbage"), 0);
+  job.down(1);
+  job.leave({0, 2});
+  job.enter();
+  const std::int64_t ends = CoordinatorWaits(CoordinatorOptions().detect_ns).killed_ns;
+  for (std::int64_t now = 0; now <= ends + 500 * ms; now += 500 * ms) {
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{now / ms + 1, false, {}, 0, {}}, now);
+    job.coordinator.turn(now);
+  }
+  CHECK_FALSE(job.coordinator.over());
+  CHECK(job.coordinator.generation().number == 3);
+}
+
+TEST_CASE("the answer of a place that is gone is not waited for") {
+  ThreePlaces job(nullptr, 0, true);
+  job.enter();
+  job.commit(0);
+  job.all_hold({1});
+  job.down(1);
+  job.hear(2, Progress{1, true, "in.x", 5000, {}});
+  job.hear(0, Explained{"waits\n"});
+  job.coordinator.turn(0);
+  CHECK(job.killed == RankList{2});
+}

@@ -1,10 +1,12 @@
-// The places of a job whose processes cannot be started.
+// The places of a job on this machine, and on another, whose agent says what a test lets it say.
 #include "runtime/launch/job_places.h"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "runtime/agents/token.h"
 #include "runtime/launch/hello.h"
 #include "tests/runtime/kept_cases.h"
 
@@ -26,6 +28,68 @@ class NoMoreDescriptors {
 
  private:
   rlimit before_{};
+};
+
+/// An agent of another machine that says what a test lets it say.
+struct OtherMachine {
+  std::unique_ptr<Connection> here;
+  OtherMachine(JobPlaces& places, std::int32_t takes) {
+    int fds[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
+    const TokenKey token = key_of("a token of thirty-two characters, or more");
+    here = std::make_unique<Connection>(fds[0], Handshake::End::joins, token);
+    AgentPort::Joined joined{
+        std::make_unique<Connection>(fds[1], Handshake::End::accepts, token), "", {"b", takes, ""}};
+    std::deque<std::vector<std::byte>> none;
+    for (int i = 0; i < 6 && !(here->open() && joined.connection->open()); ++i) {
+      REQUIRE(here->serve(none).ok());
+      REQUIRE(joined.connection->serve(none).ok());
+    }
+    REQUIRE(here->open());
+    places.add_machine(std::move(joined));
+  }
+  /// The job reads it.
+  void say(JobPlaces& places, Coordinator& c, const FromAgent& message) {
+    REQUIRE(here->post(encode(message)).ok());
+    hear(places, c);
+  }
+  void hear(JobPlaces& places, Coordinator& c) {
+    PollSet set;
+    places.watch(set);
+    if (set.wait(0)) set.serve();
+    places.bring_to(c, 0);
+  }
+  template <class T>
+  std::vector<T> heard() {
+    std::deque<std::vector<std::byte>> bytes;
+    (void)here->serve(bytes).ok();
+    std::vector<T> out;
+    for (const auto& b : bytes)
+      if (auto m = decode_to_agent(b); m.ok())
+        if (auto* t = std::get_if<T>(&*m)) out.push_back(*t);
+    return out;
+  }
+};
+
+const ProcessEnd killed{ProcessEnd::Kind::ordinary, Status(Code::unavailable, "it was killed"), {}};
+/// A job of three places on such a machine, which takes four.
+struct OfOne {
+  Plan plan = kept_plan({{3}});
+  JobOptions options;
+  JobPlaces places{(options.recovers = true, options), [](PlaceId, const std::string&) {}};
+  std::unique_ptr<Coordinator> coordinator;
+  std::unique_ptr<OtherMachine> b;
+  OfOne() {
+    places.begin({Hello{}});
+    b = std::make_unique<OtherMachine>(places, 4);
+    CoordinatorOptions c;
+    c.session.steps = 1;
+    c.recovers = true;
+    for (int i = 0; i < 3; ++i) c.places.push_back(places.start());
+    coordinator = std::make_unique<Coordinator>(plan, c, nullptr, places);
+    for (const PlaceId p : c.places) b->say(places, *coordinator, PlaceStarted{p, 100, "m"});
+  }
+  void say(const FromAgent& m) { b->say(places, *coordinator, m); }
 };
 
 }  // namespace
@@ -54,4 +118,127 @@ TEST_CASE("a place whose process cannot be started is told so, and to dismiss it
   places.bring_to(coordinator, 0);
   CHECK_FALSE(coordinator.over());
   CHECK(places.pid(id) == -1);
+}
+
+TEST_CASE("an agent that is told to dismiss a place that it could not start ends no job") {
+  std::vector<FromAgent> told;
+  Agent agent([&](FromAgent message) { told.push_back(std::move(message)); });
+  agent.take(DismissPlace{PlaceId{4}});
+  CHECK(told.empty());
+}
+
+TEST_CASE("a machine has room again, once, where a place could not be started") {
+  OfOne job;
+  CHECK(job.places.room() == 1);
+  const PlaceId spare = job.places.start();
+  CHECK(job.places.room() == 0);
+  job.say(PlaceEnded{spare, {ProcessEnd::Kind::refused, Status(Code::io, "no descriptor")}});
+  CHECK(job.places.room() == 1);  // once
+  CHECK_FALSE(job.places.have_started(std::span(&spare, 1)).ok());
+  job.say(PlaceEnded{spare, {ProcessEnd::Kind::refused, Status(Code::io, "no descriptor")}});
+  CHECK(job.places.room() == 1);
+}
+
+TEST_CASE("a place that is dismissed leaves room once it has ended") {
+  OfOne job;
+  const PlaceId spare = job.places.start();
+  job.say(PlaceStarted{spare, 103, "m"});
+  CHECK(job.coordinator->available().size() == 4);
+  job.coordinator->dismiss(spare);
+  job.b->hear(job.places, *job.coordinator);
+  const auto orders = job.b->heard<DismissPlace>();
+  REQUIRE(orders.size() == 1);
+  CHECK(orders[0].place == spare);
+  CHECK(job.places.room() == 0);  // it has not ended
+  job.say(PlaceEnded{spare, killed});
+  CHECK(job.places.room() == 1);
+  CHECK(job.places.pid(spare) == -1);
+}
+
+TEST_CASE("a place that ends of itself, and is started again, leaves no room") {
+  OfOne job;
+  job.say(PlaceEnded{PlaceId{1}, killed});
+  CHECK(job.places.room() == 1);
+}
+
+TEST_CASE("a spare that could not be started is no place of the job") {
+  OfOne job;
+  const PlaceId spare = job.places.start();
+  job.say(PlaceEnded{spare, {ProcessEnd::Kind::refused, Status(Code::io, "no descriptor")}});
+  CHECK(job.coordinator->available().size() == 3);
+  CHECK_FALSE(job.coordinator->over());
+}
+
+TEST_CASE("a place of the plan that could not be started ends the job") {
+  Plan plan = kept_plan({{3}});
+  JobOptions options;
+  options.recovers = true;
+  JobPlaces places(options, [](PlaceId, const std::string&) {});
+  places.begin({Hello{}});
+  OtherMachine b(places, 3);
+  CoordinatorOptions c;
+  c.session.steps = 1;
+  c.recovers = true;
+  for (int i = 0; i < 3; ++i) c.places.push_back(places.start());
+  Coordinator coordinator(plan, c, nullptr, places);
+  b.say(places, coordinator, PlaceEnded{PlaceId{1}, {ProcessEnd::Kind::refused, Status(Code::io, "no descriptor")}});
+  CHECK(coordinator.over());
+}
+
+TEST_CASE(
+    "a machine that speaks for a place of another is lost, and has no room; memory has two names until it settles") {
+  OfOne job;
+  SUBCASE("another's") {
+    OtherMachine other(job.places, 1);
+    CHECK(job.places.room() == 2);
+    other.say(job.places, *job.coordinator, PlaceLogged{PlaceId{0}, "x"});
+    CHECK(job.places.room() == 1);  // it is lost
+  }
+  SUBCASE("memory") {
+    CHECK(job.places.memory_of(PlaceId{0}) == "m");
+    job.say(MemoryRenewed{PlaceId{0}, "n"});
+    CHECK(job.places.memory_of(PlaceId{0}) == "m");
+    job.say(MemoryRenewed{PlaceId{0}, "o"});
+    CHECK(job.places.memory_of(PlaceId{0}) == "m");
+    const PlaceId used{0};
+    job.places.settled(std::span(&used, 1));
+    CHECK(job.places.memory_of(PlaceId{0}) == "o");
+  }
+}
+
+TEST_CASE("drills are told with the first plan, and not with another one") {
+  Plan plan = kept_plan({{3}});
+  JobOptions options;
+  options.recovers = true;
+  JobPlaces places(options, [](PlaceId, const std::string&) {});
+  Hello first;
+  first.injections = {"kill"};
+  places.begin({first});
+  OtherMachine b(places, 1);
+  const PlaceId place = places.start();
+  places.tell_plan(plan, std::span(&place, 1), {7, 1});
+  places.reshape(plan, std::span(&place, 1), {7, 2});
+  CoordinatorOptions c;
+  c.session.steps = 1;
+  Coordinator coordinator(plan, c, nullptr, places);
+  std::vector<TellPlan> told;
+  for (int i = 0; i < 100 && told.size() < 2; ++i) {
+    b.hear(places, coordinator);
+    for (TellPlan& t : b.heard<TellPlan>()) told.push_back(std::move(t));
+  }
+  REQUIRE(told.size() == 2);
+  CHECK(told[0].hellos.at(0).second.injections.size() == 1);
+  CHECK(told[1].hellos.at(0).second.injections.empty());
+  CHECK(told[1].renews_memory);
+}
+
+TEST_CASE("a spare that dies, and a place that is lost for good, leave room, once") {
+  OfOne job;
+  const PlaceId spare = job.places.start();
+  job.say(PlaceStarted{spare, 103, "m"});
+  CHECK(job.places.room() == 0);
+  job.say(PlaceEnded{spare, killed});
+  CHECK(job.places.room() == 1);
+  job.coordinator->dismiss(spare);
+  CHECK(job.places.room() == 1);
 }

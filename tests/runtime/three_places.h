@@ -113,7 +113,12 @@ struct ThreePlaces final : CoordinatorSink {
   RankList dismissed;
   void dismiss(PlaceId place) override { dismissed.push_back(static_cast<Rank>(place)); }
 
-  void hear(Rank from, FromWorker m, std::int64_t now_ns = 0) {
+  /// Brings a message alone; hear_in_batch(): with what comes before the next turn.
+  void hear(Rank from, const FromWorker& m, std::int64_t now_ns = 0) {
+    hear_in_batch(from, m, now_ns);
+    coordinator.turn(now_ns);
+  }
+  void hear_in_batch(Rank from, const FromWorker& m, std::int64_t now_ns = 0) {
     coordinator.heard(PlaceId{from}, {coordinator.generation(), encode(m)}, now_ns);
   }
   void down(Rank place, std::int64_t now_ns = 0, bool suspect = false) {
@@ -142,7 +147,8 @@ struct ThreePlaces final : CoordinatorSink {
     return c;
   }
   void commit(std::int64_t step, std::int64_t now_ns = 0) {
-    for (Rank r = 0; r < 3; ++r) hear(r, vote_of(r, step), now_ns);
+    for (Rank r = 0; r < 3; ++r) hear_in_batch(r, vote_of(r, step), now_ns);
+    coordinator.turn(now_ns);
     REQUIRE_MESSAGE(coordinator.committed() == step + 1, step);
   }
   /// Enters, and commits the first three steps.
