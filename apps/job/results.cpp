@@ -79,6 +79,9 @@ Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t 
     curve_.eval = std::move(before.eval);
     if (!curve_.eval.empty()) eval_loss_ = curve_.eval.back().loss;
   } else {
+    kept_lines_.reset();  // an attempt before would have gone on from a later step
+    curve_.train.clear();
+    curve_.eval.clear();
     TROUPE_TRY(open_metrics(report::MetricsWriter::Mode::fresh));
   }
   return report::write_run_json(file("run.json"), run_json({}, "running", nullptr));
@@ -98,12 +101,13 @@ void Results::begun(std::uint64_t job, std::uint32_t generation) {
 }
 
 void Results::ready() {
+  if (const auto lines = std::exchange(kept_lines_, std::nullopt)) {
+    // Not before: a run that cannot go on leaves the lines of the one before.
+    Status s = report::write_file(file("metrics.jsonl"), *lines);
+    if (s.ok()) s = open_metrics(report::MetricsWriter::Mode::append);
+    keep(s);
+  }
   last_ns_ = clock_.now_ns();
-  if (!kept_lines_) return;
-  // Not before: a run that cannot go on leaves the lines of the one before.
-  Status s = report::write_file(file("metrics.jsonl"), *std::exchange(kept_lines_, std::nullopt));
-  if (s.ok()) s = open_metrics(report::MetricsWriter::Mode::append);
-  keep(s);
 }
 
 template <class Metrics>

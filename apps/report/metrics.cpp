@@ -131,13 +131,16 @@ Expected<MetricsWriter> MetricsWriter::open(const std::string& path, Mode mode) 
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | truncate, 0644);
   if (fd < 0) return Status(Code::io, fmt::format("cannot open '{}': {}", path, std::strerror(errno)));
   MetricsWriter writer(fd, path);
+  struct stat info {};
+  writer.linked_ = ::fstat(fd, &info) == 0 && info.st_nlink > 0;  // some file systems count none
   if (::ftruncate(fd, whole_lines(fd)) != 0)
     return Status(Code::io, fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
   return writer;
 }
 
 MetricsWriter::MetricsWriter(MetricsWriter&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)), written_(other.written_) {}
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)), written_(other.written_),
+      linked_(other.linked_) {}
 
 MetricsWriter::~MetricsWriter() {
   if (fd_ >= 0) ::close(fd_);
@@ -145,7 +148,8 @@ MetricsWriter::~MetricsWriter() {
 
 Status MetricsWriter::write_line(std::string_view line) {
   struct stat before {};
-  if (::fstat(fd_, &before) == 0 && S_ISREG(before.st_mode) && (before.st_nlink == 0 || before.st_size < written_))
+  if (::fstat(fd_, &before) == 0 && S_ISREG(before.st_mode) &&
+      ((linked_ && before.st_nlink == 0) || before.st_size < written_))
     return Status(Code::io,
                   fmt::format("'{}' was {} while the run wrote it", path_, before.st_nlink == 0 ? "removed" : "cut"));
   std::size_t done = 0;

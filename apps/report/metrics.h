@@ -119,6 +119,7 @@ class MetricsWriter {
   int fd_;
   std::string path_;
   std::int64_t written_ = 0;  // bytes that were in the file after the last line
+  bool linked_ = false;       // its links count
 };
 
 /// The lines of a file of metrics, and the losses in them.

@@ -16,9 +16,21 @@ namespace {
 /// What UCX's segments of a worker take in /dev/shm, measured with UCX 1.13.
 constexpr std::uint64_t shm_bytes = 4400 << 10;
 
+/// Whether a list of transports may have one that makes segments in /dev/shm.
+bool may_share_memory(const std::string& tls) {
+  if (tls.empty()) return true;
+  for (std::size_t begin = 0; begin <= tls.size();) {
+    const auto end = std::min(tls.find(',', begin), tls.size());
+    const std::string name = tls.substr(begin, end - begin);
+    if (name != "cma" && name != "tcp" && name != "self") return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
 /// Where shared memory is the likely reason why UCX makes no worker: what /dev/shm has, and what to do; else empty.
 std::string shared_memory_hint(const UcxOptions& options) {
-  if (options.tls == "tcp") return "";
+  if (!may_share_memory(options.tls)) return "";
   struct statvfs shm {};
   constexpr const char* advice = ": make room there, or leave shared memory alone with --ucx-tls tcp (JobOptions::tls)";
   if (::statvfs("/dev/shm", &shm) != 0)
@@ -64,7 +76,7 @@ Status no_worker(const UcxOptions& options, ucs_status_t s) {
 
 bool has_room_for(std::int64_t transports, const std::string& tls) {
   struct statvfs shm {};
-  if (tls == "tcp" || ::statvfs("/dev/shm", &shm) != 0) return true;
+  if (!may_share_memory(tls) || ::statvfs("/dev/shm", &shm) != 0) return true;
   return shm.f_bavail * shm.f_frsize >= static_cast<std::uint64_t>(transports) * shm_bytes;
 }
 

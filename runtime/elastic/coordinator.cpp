@@ -109,8 +109,8 @@ void Coordinator::distrust(PlaceId from, const Status& why, std::int64_t now_ns)
 }
 
 void Coordinator::suspect_home(PlaceId place, const Status& why, std::int64_t now_ns) {
-  home_.suspect.insert(place);
-  const bool may_be_used = connected_ && home_.plan != plan_ &&
+  const bool was_trusted = home_.suspect.insert(place).second;
+  const bool may_be_used = was_trusted && connected_ && home_.plan != plan_ &&
                            std::find(home_.places.begin(), home_.places.end(), place) != home_.places.end();
   if (may_be_used && recovers()) lose(-1, "", why, now_ns);
 }
@@ -173,7 +173,7 @@ void Coordinator::turn(std::int64_t now_ns) {
   told_.at(now_ns, fence_.generation().number);
   poll_checkpoints();
   if (over_) return;
-  if (session_->finished()) forget_losses();
+  if (session_->finished()) forget_losses(now_ns);
   if (suspicion_ && now_ns >= suspicion_->until_ns) {
     const Suspicion s = *std::exchange(suspicion_, std::nullopt);
     const Status cause = sink_.with_last_log_lines(s.place, s.status);

@@ -286,7 +286,7 @@ class Coordinator {
   /// The process of a place that has a rank has ended, or is lost.
   void lose_place(PlaceId place, ProcessEnd::Kind how, const Status& cause, std::int64_t now_ns);
   /// All results are known: who is lost since the last turn has stopped.
-  void forget_losses();
+  void forget_losses(std::int64_t now_ns);
   /// The memory of a place that has no rank is not used. Another place may have taken state from it in this generation,
   /// which is left then.
   void suspect_home(PlaceId place, const Status& why, std::int64_t now_ns);

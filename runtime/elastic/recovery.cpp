@@ -39,12 +39,14 @@ void Coordinator::lose_place(PlaceId place, ProcessEnd::Kind how, const Status& 
   if (down_.insert_or_assign(place, how).second) incident_->lost.push_back(static_cast<std::int32_t>(place));
 }
 
-void Coordinator::forget_losses() {
+void Coordinator::forget_losses(std::int64_t now_ns) {
   suspicion_.reset();
   for (const auto& [place, how] : std::exchange(down_, {})) stopped_.insert(rank_of(place));
   if (loss_ && loss_->opens_incident) incident_.reset();  // that is none
   loss_.reset();
-  if (incident_) close_incident();
+  if (!incident_) return;
+  if (incident_->act_ns < 0) incident_->act_ns = now_ns;
+  close_incident();
 }
 
 void Coordinator::count_in_a_row() {
@@ -189,8 +191,10 @@ bool Coordinator::gives_up(const Loss& loss) {
                                 losses_in_incident_max + 1));
   if (in_a_row_ > incidents_in_a_row_max)
     return ends(fmt::format("{} incidents without a new step between them, the last one", in_a_row_));
-  // A place that dies again and again before its first act is one incident.
-  if (++generations_ > plan_->workers() + incidents_in_a_row_max)
+  // A place that dies again and again before its first act is one incident. Nothing is gained by trying on where none
+  // has died, and none has acted yet.
+  const Rank more = begun_ || !incident_->lost.empty() ? plan_->workers() : 0;
+  if (++generations_ > more + incidents_in_a_row_max)
     return ends(fmt::format("{} generations without an act, the last one", generations_ - 1));
   return false;
 }

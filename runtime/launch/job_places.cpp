@@ -100,7 +100,10 @@ void JobPlaces::tell(const Plan& plan, std::span<const PlaceId> places, JobGener
   const SharedBytes bytes = shared(PlanBytes{write_plan(plan)});
   order_each(places, [&](const std::vector<PlaceId>& there) {
     TellPlan order{of, bytes, {}, renews_memory};
-    for (const PlaceId place : there) order.hellos.emplace_back(place, at(place).hello);
+    for (const PlaceId place : there) {
+      at(place).hello.neighbours = static_cast<std::int32_t>(there.size());
+      order.hellos.emplace_back(place, at(place).hello);
+    }
     return order;
   });
 }
@@ -137,7 +140,7 @@ void JobPlaces::settled(std::span<const PlaceId> used) {
 void JobPlaces::dismiss(PlaceId id) {
   Place& place = at(id);
   if (std::exchange(place.dismissed, true) || !place.not_started.ok()) return;
-  if (place.started && place.pid < 0) return give_room_back(place);  // its process has ended
+  if (place.started && place.pid < 0) give_room_back(place);  // its process has ended, or another one is being started
   order(id, DismissPlace{id});
 }
 

@@ -133,7 +133,7 @@ Expected<std::string> ask_job(const std::string& path, const std::string& reques
     return Status(Code::unavailable, "the job that listens at '" + path + "' gives no answer" + more);
   };
   if (no_answer == EAGAIN) return unanswered(" within " + std::to_string(limit_s) + " s: its process may be stopped");
-  if (n <= 0) return unanswered(": it has ended meanwhile");
+  if (n <= 0) return unanswered(no_answer != 0 ? ": it has ended meanwhile" : "");
   text.resize(static_cast<std::size_t>(n));
   return text;
 }

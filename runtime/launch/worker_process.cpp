@@ -363,12 +363,12 @@ class PlaceProcess {
   }
 
   /// What an aborted transport leaves behind (some MB, and descriptors, of each connection one) stays until the process
-  /// ends. Where much has gathered, or a small /dev/shm (64 MiB in a container) has no room for all places once more,
-  /// the process ends here, and its place gets another one.
+  /// ends. Where much has gathered, or a small /dev/shm (64 MiB in a container) has no room for the machine's places
+  /// once more, the process ends here, and its place gets another one.
   void leave(comm::Transport& transport) {
     const std::int64_t each = 10 + plan_.workers();
     const std::int64_t aborted_max = std::min<std::int64_t>(4, descriptors_max() / 2 / each);
-    const bool full = !comm::UcxTransport::has_room_for(plan_.workers(), hello_.tls);
+    const bool full = !comm::UcxTransport::has_room_for(hello_.neighbours, hello_.tls);
     if (++aborted_ > aborted_max || full) ::_exit(exit_worn);
     transport.abort();
   }

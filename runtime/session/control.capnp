@@ -21,7 +21,7 @@ struct ToWorker {
       rank @1 :Int32; saveJob @3 :UInt64; threads @4 :Int32;
       tls @5 :Text; netDevice @6 :Text; traceFirst @7 :Int64; paced @8 :Float64; runKernels @9 :Bool;
       traceSteps @27 :Int64; cores @28 :List(Int32); throttle @29 :List(Throttle);
-      saveDir @30 :Text; logLevel @32 :UInt8; beatMs @38 :Int32; injections @39 :List(Text); place @40 :Int32; memory @41 :Text;
+      saveDir @30 :Text; logLevel @32 :UInt8; beatMs @38 :Int32; neighbours @47 :Int32; injections @39 :List(Text); place @40 :Int32; memory @41 :Text;
     }
     connect :group {
       addresses @10 :List(Address); adopt @35 :Int64; restore @33 :Text; homePlan @42 :Data; homes @43 :List(Text); homeOwn @44 :List(Int32);

@@ -101,6 +101,7 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    h.setSaveJob(m.save.job);
                    h.setLogLevel(static_cast<std::uint8_t>(m.log_level));
                    h.setBeatMs(m.beat_ms);
+                   h.setNeighbours(m.neighbours);
                    auto injections = h.initInjections(static_cast<unsigned>(m.injections.size()));
                    for (unsigned i = 0; i < m.injections.size(); ++i) injections.set(i, m.injections[i]);
                    h.setPlace(m.place);
@@ -269,6 +270,7 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
             hello.log_level =
                 static_cast<LogLevel>(std::min(h.getLogLevel(), static_cast<std::uint8_t>(LogLevel::off)));
             hello.beat_ms = h.getBeatMs();
+            hello.neighbours = h.getNeighbours();
             for (auto text : h.getInjections()) hello.injections.push_back(text.cStr());
             hello.place = h.getPlace();
             hello.memory = h.getMemory().cStr();

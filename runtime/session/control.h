@@ -61,6 +61,7 @@ struct Hello {
   CheckpointTarget save;
   LogLevel log_level = LogLevel::info;
   std::int32_t beat_ms = 1000;          ///< between two Progress
+  std::int32_t neighbours = 1;          ///< places of the plan on its machine, with its own
   std::vector<std::string> injections;  ///< of this worker (runtime/worker/injection.h)
   std::int32_t place = 0;               ///< its number in what people read
   /// The memory of its place, by name as in StateHome::areas, instead of the memory with which the process was started;

@@ -166,6 +166,11 @@ TEST_CASE(
   results.ready();
   CHECK(test::read_text(quiet.dir / "metrics.jsonl") == first);
   CHECK(nlohmann::json::parse(test::read_text(quiet.dir / "run.json")).at("resumed_at") == 2);
+  // that one is damaged, too: the run begins anew
+  REQUIRE(results.open(quiet.plan, {}, 2, true).ok());
+  REQUIRE(results.open(quiet.plan, {}, 0, false).ok());
+  results.ready();
+  CHECK(test::read_text(quiet.dir / "metrics.jsonl").empty());
 }
 
 TEST_CASE("run.json and the curve tell of the first step while the run goes on") {

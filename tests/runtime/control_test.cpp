@@ -73,6 +73,7 @@ TEST_CASE("every message to a worker survives the wire") {
               {"runs/a/checkpoints", 0x8000000000000001ull},
               LogLevel::debug,
               250,
+              12,
               {"SIGKILL@update:mid#3/worker3", "a"}};
   const auto h = to_worker(hello);
   CHECK(h.rank == 3);
@@ -88,6 +89,7 @@ TEST_CASE("every message to a worker survives the wire") {
   CHECK(h.save == hello.save);
   CHECK(h.log_level == LogLevel::debug);
   CHECK(h.beat_ms == 250);
+  CHECK(h.neighbours == 12);
   CHECK(h.injections == hello.injections);
   CHECK(to_worker(Hello{}).run_kernels);
   // Addresses are binary: zeros inside must survive.

@@ -235,6 +235,17 @@ TEST_CASE(
   CHECK(job.last<Connect>().adopt == -1);  // a third of the moments was there alone
 }
 
+TEST_CASE("the end of a place without a rank, whose memory was not used, takes the job to no other generation") {
+  ThreePlaces job(nullptr, 1, true);
+  const Rank spare = goes_on_with_two(job, false);
+  job.coordinator.distrust(PlaceId{spare}, Status(Code::invalid, "garbage"), 0);
+  for (const Rank r : {0, 2}) job.hear(r, WorkerAddress{"a"});
+  CHECK(job.last<Connect>().adopt == -1);
+  job.ends(spare, ProcessEnd::Kind::suspect, "worker 1 was killed by signal 11");
+  job.coordinator.turn(0);
+  CHECK(job.coordinator.generation().number == 3);
+}
+
 TEST_CASE("a place without a rank from which others may have taken state is lost when its memory is not to be used") {
   for (const bool says : {false, true}) {
     CAPTURE(says);
