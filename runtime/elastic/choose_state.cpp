@@ -147,8 +147,7 @@ void Coordinator::end_as_saved(const SavedVersion& saved, std::int64_t now_ns) {
   incident_->from = saved.folder;
   incident_->generation = fence_.generation().number;
   incident_->ends = true;
-  incident_->agreed_ns = incident_->act_ns = now_ns;  // there is nothing left to do
-  incident_->ready_ns = -1;
+  incident_->agreed_ns = incident_->ready_ns = incident_->act_ns = now_ns;  // there is nothing left to do
   pause_.end_with(saved.version, options_.session.steps);
   end(pause_.status(), pause_.code());
 }
