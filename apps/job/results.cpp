@@ -102,7 +102,7 @@ void Results::begun(std::uint64_t job, std::uint32_t generation) {
 
 void Results::ready() {
   if (const auto lines = std::exchange(kept_lines_, std::nullopt)) {
-    // Not before: a run that cannot go on leaves the lines of the one before.
+    // Not before the workers are ready: a run whose workers cannot restore a checkpoint leaves the lines as they were.
     Status s = report::write_file(file("metrics.jsonl"), *lines);
     if (s.ok()) s = open_metrics(report::MetricsWriter::Mode::append);
     keep(s);

@@ -17,6 +17,7 @@ TEST_CASE("a place that is killed is waited for: its job is not asked meanwhile 
   for (const Rank r : {0, 2}) job.hear(r, Explained{"waits\n"}, now);
   job.coordinator.turn(now);
   CHECK(job.killed == RankList{1});
+  CHECK(job.who<ExplainAll>(2) == RankList{0, 1, 2});  // once, before the kill
   const auto asked = job.who<ExplainAll>(2).size();
   for (const auto end = now + budget / 2; now < end; now += budget / 8) {
     for (const Rank r : {0, 2}) job.hear(r, Progress{0, false, {}, 0, {}}, now);
@@ -560,23 +561,6 @@ TEST_CASE("a place that is gone is not silent") {
   for (std::int64_t now = 0; now <= 2 * budget; now += budget / 8) job.coordinator.turn(now);
   CHECK(std::count(job.killed.begin(), job.killed.end(), 1) == 0);
   CHECK_FALSE(job.killed.empty());
-}
-
-TEST_CASE("a job is asked once what it waits for before a place is killed that is silent") {
-  const std::int64_t budget = CoordinatorOptions().detect_ns;
-  ThreePlaces job;
-  job.enter();
-  for (const std::int64_t step : {0, 1}) job.commit(step, 10 * ms);
-  std::int64_t now = 10 * ms;
-  for (; now < 10 * ms + budget; now += budget / 8) {
-    for (const Rank r : {0, 2}) job.hear(r, Progress{0, false, {}, 0, {}}, now);
-    job.coordinator.turn(now);
-  }
-  job.coordinator.turn(now);
-  for (const Rank r : {0, 2}) job.hear(r, Explained{"waits\n"}, now);
-  job.coordinator.turn(now);
-  CHECK(job.killed == RankList{1});
-  CHECK(job.who<ExplainAll>(2) == RankList{0, 1, 2});
 }
 
 TEST_CASE("a place that was killed and has ended is not lost for it later") {
