@@ -3,8 +3,12 @@
 that nothing happens to, bit for bit, with one line a step, and leave nothing behind."""
 import argparse, collections, glob, json, os, random, re, shutil, signal, subprocess, sys, tempfile, threading, time
 
+from state_bytes import StateBytes
+
 STEPS = 60  # see --steps
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+CONFIG = os.path.join(ROOT, "apps/configs/lm-tiny.toml")
+SETTINGS = ["schedule.batch=8", "schedule.microbatch=1"]
 SHAPES = [  # name, mesh, settings
     ("dp=4", "dp=4", []),
     ("dp=2,pp=2", "dp=2,pp=2", []),
@@ -28,6 +32,8 @@ class Drill:
     def __init__(self, args):
         self.args = args
         self.whole = {}  # by shape: what nothing happens to
+        self.state_bytes = {}  # by shape, but for tp
+        self.moves = collections.Counter()  # incidents by what they have moved
         self.repeated_max = int(args.recovery.removeprefix("copies:")) if args.recovery != "slots" else 1
         self.dir = tempfile.mkdtemp(prefix="troupe-elastic-")
         if not args.data:
@@ -39,10 +45,10 @@ class Drill:
 
     def command(self, shape, out, more):
         _, mesh, settings = shape
-        command = [self.args.troupe, "train", os.path.join(ROOT, "apps/configs/lm-tiny.toml"), "--data", self.args.data,
+        command = [self.args.troupe, "train", CONFIG, "--data", self.args.data,
                    "--mesh", mesh, "--steps", str(STEPS), "--out", out, "--quiet", "--recovery", self.args.recovery,
-                   "--checkpoint-every", "5", "--set", "schedule.batch=8", "--set", "schedule.microbatch=1"]
-        for s in settings:
+                   "--checkpoint-every", "5"]
+        for s in SETTINGS + settings:
             command += ["--set", s]
         return command + more
 
@@ -67,6 +73,8 @@ class Drill:
                 assert all("straggler" in json.loads(line) for line in open(os.path.join(out, "incidents.jsonl"))), shape[0]
             self.whole[shape[0]] = self.results(out)
             assert [s for s, _, _ in self.whole[shape[0]][0]] == list(range(STEPS)), shape[0]
+            self.state_bytes[shape[0]] = StateBytes(self.args.troupe, CONFIG, SETTINGS + shape[2],
+                                                    max(glob.glob(os.path.join(out, "checkpoints", "step-*"))))
         return self.whole[shape[0]]
 
     def workers(self, session):
@@ -100,6 +108,28 @@ class Drill:
                     break
                 time.sleep(0.02)
             said.append((mesh, ask.returncode, ask.stdout + ask.stderr))
+
+    def check_moved(self, shape, act, injections, incidents):
+        """What is wrong of the bytes of state that incidents move which go on from memory. Of changes of the mesh the first
+        only: before it the rank of each worker is its number; of several losses none: state may have moved for each."""
+        if self.args.recovery != "slots":  # places take all their state out of copies
+            return []
+        wrong, bytes_of = [], self.state_bytes[shape[0]]
+        for i in incidents:
+            moved, mesh = i.get("moved_bytes", 0), i.get("mesh", shape[1])
+            if i.get("from") == "memory" and len(i["lost"]) <= 1 and "tp" not in shape[1]:
+                left = [r for r in range(len(bytes_of.held(shape[1]))) if mesh == shape[1] or r not in i["lost"]]
+                left += [None] * (len(bytes_of.held(mesh)) - len(left))
+                least = bytes_of.moves_what_is_lacking(moved, mesh, shape[1], left, True)
+                self.moves[("the same mesh" if mesh == shape[1] else "another mesh", least)] += 1
+                # A worker that is lost before its peers, or it, have done their updates may leave a version that some of
+                # them lack; what a worker has that crashed counts only if no other worker has it.
+                all_hold = i["step"] < i["committed"] and not any(d.startswith("SIGSEGV") for d in injections)
+                if not least and (all_hold or not bytes_of.moves_what_is_lacking(moved, mesh, shape[1], left, False)):
+                    wrong.append(f"{moved} bytes of state were moved to {mesh}: {i}")
+            if mesh != shape[1]:
+                break
+        return wrong
 
     def check_incidents(self, shape, never, act, injections, hit, incidents):
         """What of them does not follow from the drills."""
@@ -236,6 +266,7 @@ class Drill:
             wrong.append(f"changes were taken to {taken}, and made to {planned}: {said}")
         wrong += self.check_incidents(shape, never, act, injections, hit, incidents)
         name = f"{number}: {shape[0]}, {' and '.join(described)}{', gone for good' if never else ''}"
+        wrong += self.check_moved(shape, act, injections, incidents)
         print(f"{'WRONG ' if wrong else ''}{name}: {len(incidents)} incidents, {time.monotonic() - begin:.1f} s"
               + "".join("\n    " + w for w in wrong), flush=True)
         if not wrong:
@@ -267,6 +298,9 @@ def main():
     kinds = collections.Counter(i["from"] if i["from"] in ("memory", "initial values") else "checkpoint"
                                 for i in went_on)
     print(f"{good} of {args.runs} runs as if nothing had happened; {len(incidents)} incidents, went on from {dict(kinds)}")
+    for mesh in ("the same mesh", "another mesh"):
+        print(f"{mesh}: {drill.moves[(mesh, True)]} incidents moved the bytes of state that its layout lacked, "
+              f"{drill.moves[(mesh, False)]} also those of workers that lacked the version")
     if times:
         print(f"last loss to first act: median {times[len(times) // 2]:.0f} ms, p99 "
               f"{times[min(len(times) - 1, len(times) * 99 // 100)]:.0f} ms, most {times[-1]:.0f} ms")

@@ -10,6 +10,7 @@
 #include "devices/base/philox.h"
 #include "runtime/launch/sim_cluster.h"
 #include "tests/runtime/draws.h"
+#include "tests/runtime/lacking_bytes.h"
 #include "tests/runtime/recovered_session.h"
 
 using namespace mlp;
@@ -97,7 +98,7 @@ using Kind = SimFault::Kind;
 TEST_CASE(
     "a place that dies at any event of a job is started anew, and the job ends as if nothing had happened: one line a "
     "step, each bit the same (CO-3 held back, CO-6 readers)") {
-  int restarts = 0, newest = 0, before = 0, twice = 0, both = 0, from_memory = 0;
+  int restarts = 0, newest = 0, before = 0, twice = 0, both = 0, from_memory = 0, unmoved = 0;
   for (const KeptCase& c : kept_cases()) {
     const Plan p = kept_plan(c);
     CAPTURE(c.dp.size());
@@ -132,6 +133,13 @@ TEST_CASE(
         // A job that has not begun begins again with its initial values.
         CHECK((i.from == "memory" || (i.from.empty() && i.version == 0 && i.committed == 0)));
         from_memory += i.from == "memory";
+        if (i.from == "memory" && i.lost.size() == 1) {
+          // Nothing, unless it was lost behind the votes, and not all had done their updates.
+          std::vector<Rank> ranks(static_cast<std::size_t>(p.workers()));
+          std::iota(ranks.begin(), ranks.end(), 0);
+          CHECK(test::moves_what_is_lacking(i.moved_bytes, p, p, ranks, i.version < i.committed));
+          unmoved += i.moved_bytes == 0;
+        }
         CHECK(i.act_ns >= i.ready_ns);  // both may be taken in one turn
         CHECK(i.ready_ns > i.agreed_ns);
         CHECK(i.agreed_ns > i.left_ns);
@@ -141,6 +149,7 @@ TEST_CASE(
   }
   CHECK(restarts > test::of_drawn(140));
   CHECK(from_memory > test::of_drawn(100));
+  CHECK(unmoved > test::of_drawn(80));
   CHECK(newest > test::of_drawn(40));
   CHECK(before > test::of_drawn(8) / 2);  // few where a batch has the loss behind the votes
   CHECK(twice > test::of_drawn(30));

@@ -7,6 +7,7 @@
 #include "runtime/launch/sim_cluster.h"
 #include "runtime/search/shapes.h"
 #include "tests/runtime/draws.h"
+#include "tests/runtime/lacking_bytes.h"
 #include "tests/runtime/recovered_session.h"
 
 using namespace mlp;
@@ -64,6 +65,15 @@ Reshaped reshaped(const Plan& p, Shapes* shapes, std::uint64_t seed, std::vector
   result.out = simulate_job(p, ops(), actor_set(), session, cluster);
   result.steps = result.out.run.steps;
   return result;
+}
+
+/// The ranks of the places that an incident has left, and of `spares`: -1.
+std::vector<Rank> left_by(const Incident& i, const Plan& before, Rank spares = 0) {
+  std::vector<Rank> left;
+  for (Rank r = 0; r < before.workers(); ++r)
+    if (std::find(i.lost.begin(), i.lost.end(), r) == i.lost.end()) left.push_back(r);
+  left.resize(left.size() + static_cast<std::size_t>(spares), -1);
+  return left;
 }
 
 void check_as_if_nothing_had_happened(const Reshaped& one, const Reshaped& whole) {
@@ -125,11 +135,21 @@ void each_loss(F&& f) {
 TEST_CASE(
     "places that are gone for good: the job goes on in another shape, from the memory of all, and each bit is as if "
     "nothing had happened") {
-  int shapes_taken = 0, twice = 0, moved = 0;
+  int shapes_taken = 0, twice = 0, moved = 0, counted = 0, all_held = 0;
   each_loss([&](const Plan& p, Shapes& shapes, const Reshaped& whole, std::uint64_t seed,
                 const std::vector<SimFault>& faults) {
     const Reshaped one = reshaped(p, &shapes, seed, faults);
     check_as_if_nothing_had_happened(one, whole);
+    // Of the first change: before it the rank of each place is its number.
+    if (const auto& all = one.out.job.incidents; !all.empty() && all[0].from == "memory" && all[0].lost.size() == 1) {
+      const std::vector<Rank> left = left_by(all[0], p);
+      const Plan& next = *shapes.choose(p, std::ssize(left))->plan;
+      const bool held = test::moves_what_is_lacking(all[0].moved_bytes, next, p, left, true);
+      ++counted;
+      all_held += held;
+      CHECK((held || (all[0].version == all[0].committed &&
+                      test::moves_what_is_lacking(all[0].moved_bytes, next, p, left, false))));
+    }
     int slow = 0;  // to leave, which is no loss
     for (const Incident& i : one.out.job.incidents)
       for (auto at = i.cause.find("has not left"); at != std::string::npos; at = i.cause.find("has not left", at + 1))
@@ -147,6 +167,8 @@ TEST_CASE(
     if (seed % 4 == 0) CHECK(reshaped(p, &shapes, seed, faults).out.run.digest == one.out.run.digest);
   });
   CHECK(shapes_taken > test::of_drawn(80));
+  CHECK(counted > test::of_drawn(60));
+  CHECK(4 * all_held > 3 * counted);
   CHECK(moved > test::of_drawn(30));
   CHECK(twice > test::of_drawn(16) / 2);
 }
@@ -155,7 +177,7 @@ TEST_CASE(
     "a planned change, to more places or to fewer, at any event: no step is repeated, and each bit is as if nothing "
     "had "
     "happened; so it is when a place is lost meanwhile") {
-  int changed = 0, dismissed = 0, lost = 0, restarts = 0;
+  int changed = 0, dismissed = 0, lost = 0, restarts = 0, counted = 0;
   std::uint64_t next = 1;
   for (const KeptCase& c : reshaped_cases()) {
     const Plan p = kept_plan(c);
@@ -168,7 +190,7 @@ TEST_CASE(
       KeptCase other = c;
       other.dp = dp;
       other.pipeline = {};
-      changes.push_back({std::make_shared<const Plan>(kept_plan(other)), "another", 0, {}});
+      changes.push_back({std::make_shared<const Plan>(kept_plan(other)), std::to_string(changes.size()), 0, {}});
     }
     Shapes shapes(c);
     for (const std::uint64_t end = next + 9; next < end; ++next) {
@@ -193,6 +215,12 @@ TEST_CASE(
       Shapes* const given = next % 2 == 0 ? &shapes : nullptr;  // else lost places come back
       const Reshaped one = reshaped(p, given, next, faults, changes, spares);
       check_as_if_nothing_had_happened(one, whole);
+      if (const auto& all = one.out.job.incidents; !all.empty() && all[0].planned && all[0].lost.empty()) {
+        const Plan& changed_to = *changes[static_cast<std::size_t>(std::stoi(all[0].shape))].plan;
+        const auto had = left_by(all[0], p, spares);
+        CHECK(test::moves_what_is_lacking(all[0].moved_bytes, changed_to, p, had, true));
+        ++counted;
+      }
       for (const Incident& i : one.out.job.incidents) {
         if (i.lost.empty()) CHECK(i.planned);
         if (i.planned && i.lost.empty()) CHECK(i.version == i.committed);  // nothing is repeated
@@ -206,6 +234,7 @@ TEST_CASE(
   }
   CHECK(restarts >= test::of_drawn(8));
   CHECK(changed > test::of_drawn(40));
+  CHECK(counted > test::of_drawn(40));
   CHECK(dismissed > test::of_drawn(40));
   CHECK(lost >= test::of_drawn(8));
 }
