@@ -109,7 +109,7 @@ class Drill:
                 time.sleep(0.02)
             said.append((mesh, ask.returncode, ask.stdout + ask.stderr))
 
-    def check_moved(self, shape, act, injections, incidents):
+    def check_moved(self, shape, incidents):
         """What is wrong of the bytes of state that incidents move which go on from memory. Of changes of the mesh the first
         only: before it the rank of each worker is its number; of several losses none: state may have moved for each."""
         if self.args.recovery != "slots":  # places take all their state out of copies
@@ -124,7 +124,7 @@ class Drill:
                 self.moves[("the same mesh" if mesh == shape[1] else "another mesh", least)] += 1
                 # A worker that is lost before its peers, or it, have done their updates may leave a version that some of
                 # them lack; what a worker has that crashed counts only if no other worker has it.
-                all_hold = i["step"] < i["committed"] and not any(d.startswith("SIGSEGV") for d in injections)
+                all_hold = i["step"] < i["committed"] and "Segmentation fault" not in i["cause"] + i.get("report", "")
                 if not least and (all_hold or not bytes_of.moves_what_is_lacking(moved, mesh, shape[1], left, False)):
                     wrong.append(f"{moved} bytes of state were moved to {mesh}: {i}")
             if mesh != shape[1]:
@@ -266,7 +266,7 @@ class Drill:
             wrong.append(f"changes were taken to {taken}, and made to {planned}: {said}")
         wrong += self.check_incidents(shape, never, act, injections, hit, incidents)
         name = f"{number}: {shape[0]}, {' and '.join(described)}{', gone for good' if never else ''}"
-        wrong += self.check_moved(shape, act, injections, incidents)
+        wrong += self.check_moved(shape, incidents)
         print(f"{'WRONG ' if wrong else ''}{name}: {len(incidents)} incidents, {time.monotonic() - begin:.1f} s"
               + "".join("\n    " + w for w in wrong), flush=True)
         if not wrong:
