@@ -51,6 +51,17 @@ CLI::Validator not_empty(const std::string& what) {
       "");
 }
 
+CLI::Validator one_line(const std::string& what) {
+  return CLI::Validator(
+      [what](std::string& text) {
+        const auto control = [](unsigned char c) { return c < ' ' || c == 0x7f; };
+        if (text.empty()) return "expected " + what + ", not an empty text";
+        return std::any_of(text.begin(), text.end(), control) ? "expected " + what + " without control characters"
+                                                              : std::string();
+      },
+      "");
+}
+
 CLI::Validator window_of_steps(TraceWindow& window) {
   return CLI::Validator(
       [&window](std::string& text) {

@@ -20,6 +20,8 @@ CLI::Validator positive_number();
 CLI::Validator not_negative(const std::string& what);
 /// Any text but an empty one. `what` it is: "the name of a file".
 CLI::Validator not_empty(const std::string& what);
+/// Any text of one line, without control characters, but an empty one. `what` it is: "a name".
+CLI::Validator one_line(const std::string& what);
 /// "FIRST:COUNT", read into `window`, which outlives the validator.
 CLI::Validator window_of_steps(TraceWindow& window);
 /// Whether the command line has `--sample ""`, which the parser takes for `--sample` alone.

@@ -27,8 +27,17 @@ void machine_options(CLI::App& train, lm::JobArguments& arguments) {
       train.add_option("--token-file", machines.token_file, token_help)->check(not_empty("the name of a file"));
   train
       .add_option("--node-wait", machines.wait_s,
-                  fmt::format("seconds that the run waits for its agents (default: {})", machines.wait_s))
+                  fmt::format("seconds that the run waits for its agents, and with --recovery for others in the place "
+                              "of lost ones (default: {})",
+                              machines.wait_s))
       ->check(whole_number(1, 1'000'000))
+      ->needs(nodes);
+  train
+      .add_option("--min-nodes", machines.count_min,
+                  fmt::format("with --replace never: machines with which the run goes on; with fewer it waits for "
+                              "others (default: {})",
+                              machines.count_min))
+      ->check(whole_number(1, 65'536))
       ->needs(nodes);
   nodes->needs(listen)->needs(token);
   listen->needs(nodes);
@@ -49,11 +58,16 @@ CLI::App* agent_command(CLI::App& cli, lm::AgentArguments& a) {
   agent->add_option("--places", a.places, fmt::format("workers that this machine takes (default: {})", a.places))
       ->check(whole_number(1, 65'536));
   agent->add_option("--name", a.name, "what the run calls this machine (default: its host name)")
-      ->check(not_empty("a name"));
+      ->check(one_line("a name"));
   agent
-      ->add_option(
-          "--wait", a.wait_s,
-          fmt::format("seconds for which the run may not be reached before the agent gives up (default: {})", a.wait_s))
+      ->add_option("--net-device", a.net_device,
+                   "network device of UCX for the workers of this machine, such as mlx5_0:1 or eth0 (default: what the "
+                   "run says, else UCX's choice)")
+      ->check(one_line("the name of a device"));
+  agent
+      ->add_option("--wait", a.wait_s,
+                   fmt::format("seconds for which no run may take the machine before the agent gives up (default: {})",
+                               a.wait_s))
       ->check(whole_number(1, 1'000'000));
   return agent;
 }

@@ -18,6 +18,7 @@ int serve_run(const AgentArguments& a) {
   o.join = a.join;
   o.token = *token;
   o.places = a.places;
+  o.net_device = a.net_device;
   o.program = *program;
   o.wait_ms = a.wait_s * 1000;
   o.machine = a.name;

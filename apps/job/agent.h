@@ -8,7 +8,8 @@ namespace troupe::lm {
 
 struct AgentArguments {
   std::string join, token_file;
-  std::string name;  ///< empty: the host's
+  std::string name;        ///< empty: the host's
+  std::string net_device;  ///< of UCX; empty: its choice
   std::int32_t places = 1;
   int wait_s = 60;
 };

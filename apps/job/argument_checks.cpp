@@ -41,6 +41,9 @@ Status check_arguments(const JobArguments& a, const Prepared& p) {
   for (std::size_t i = 0; i < p.throttle.size(); ++i)
     if (std::max(p.throttle[i].a, p.throttle[i].b) >= workers)
       return invalid(fmt::format("--throttle {}: there is no such link: {}", a.throttle[i], job));
+  if (const int nodes = std::max(1, a.machines.count); a.machines.count_min > nodes)
+    return invalid(
+        fmt::format("--min-nodes {}: the run has {} (--nodes)", a.machines.count_min, counted(nodes, "machine")));
   for (const auto& [option, given] :
        {std::pair{"--net-device", a.net_devices.size()}, std::pair{"--worker-prefix", a.worker_prefixes.size()}})
     if (given > static_cast<std::size_t>(workers))
@@ -78,6 +81,9 @@ std::vector<std::string> useless_arguments(const JobArguments& a, const LmConfig
     out.push_back(fmt::format("--grace {} has no effect: see --recovery and --checkpoint-every", a.grace_s));
   if (a.spares > 0 && (config.run.recovery == "off" || a.replace == "always"))
     out.push_back(fmt::format("--spares {} has no effect: it needs --recovery and --replace never", a.spares));
+  if (a.machines.count_min > 1 && (config.run.recovery == "off" || a.replace == "always"))
+    out.push_back(
+        fmt::format("--min-nodes {} has no effect: it needs --recovery and --replace never", a.machines.count_min));
   if (const auto r = parse_recovery(config.run.recovery); r.ok() && r->copy_every >= steps - first && steps > first)
     out.push_back(
         fmt::format("--recovery {}: of {} only the state before the first is copied: a loss takes the run back to it",

@@ -61,8 +61,11 @@ Results::Results(const JobArguments& arguments, const Prepared& prepared, std::i
 
 Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues,
                      const std::string& ahead) {
-  // at a later call the files are of this run, which begins again from an older checkpoint
-  if (!std::exchange(opened_, true)) {
+  // At a later call the files are of this run, which begins again from an older checkpoint.
+  const bool again = std::exchange(opened_, true);
+  held_.clear();
+  evaluating_.clear();
+  if (!again) {
     TROUPE_ASSIGN(const std::string aside, set_aside_results(a_.out, continues));
     if (!aside.empty()) note(aside);
   }
@@ -79,10 +82,10 @@ Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t 
     curve_.eval = std::move(before.eval);
     if (!curve_.eval.empty()) eval_loss_ = curve_.eval.back().loss;
   } else {
-    kept_lines_.reset();  // an attempt before would have gone on from a later step
     curve_.train.clear();
     curve_.eval.clear();
-    TROUPE_TRY(open_metrics(report::MetricsWriter::Mode::fresh));
+    if (again) kept_lines_ = "";  // as an attempt before, which would have gone on from a later step
+    else TROUPE_TRY(open_metrics(report::MetricsWriter::Mode::fresh));
   }
   return report::write_run_json(file("run.json"), run_json({}, "running", nullptr));
 }

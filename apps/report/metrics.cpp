@@ -148,10 +148,11 @@ MetricsWriter::~MetricsWriter() {
 
 Status MetricsWriter::write_line(std::string_view line) {
   struct stat before {};
-  if (::fstat(fd_, &before) == 0 && S_ISREG(before.st_mode) &&
-      ((linked_ && before.st_nlink == 0) || before.st_size < written_))
-    return Status(Code::io,
-                  fmt::format("'{}' was {} while the run wrote it", path_, before.st_nlink == 0 ? "removed" : "cut"));
+  if (::fstat(fd_, &before) == 0 && S_ISREG(before.st_mode)) {
+    const bool removed = linked_ && before.st_nlink == 0;
+    if (removed || before.st_size < written_)
+      return Status(Code::io, fmt::format("'{}' was {} while the run wrote it", path_, removed ? "removed" : "cut"));
+  }
   std::size_t done = 0;
   int error = 0;
   while (done < line.size() && error == 0) {

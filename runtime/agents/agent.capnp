@@ -11,7 +11,7 @@ struct Error { code @0 :UInt8; message @1 :Text; }
 struct ToAgent {
   union {
     welcome @0 :Int32;
-    refused @1 :Text;
+    refused :group { why @1 :Text; forNow @21 :Bool; }
     start :group { place @2 :Int32; prefix @3 :List(Text); keepsMemory @4 :Bool; }
     tellPlan :group { of @5 :Generation; plan @6 :Data; hellos @7 :List(PlaceHello); renewsMemory @8 :Bool; }
     restart :group { of @9 :Generation; place @10 :Int32; afresh @11 :Bool; }
@@ -26,7 +26,7 @@ struct ToAgent {
 
 struct FromAgent {
   union {
-    joins :group { machine @0 :Text; places @1 :Int32; program @2 :Text; }
+    joins :group { machine @0 :Text; places @1 :Int32; program @2 :Text; netDevice @23 :Text; host @24 :Text; }
     started :group { place @3 :Int32; pid @4 :Int64; memory @5 :Text; }
     renewed :group { place @6 :Int32; memory @7 :Text; }
     from :group { place @8 :Int32; of @9 :Generation; message @10 :Data; }

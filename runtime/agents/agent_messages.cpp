@@ -65,7 +65,11 @@ std::vector<std::byte> encode(const ToAgent& in) {
       Overloaded{
           [&](const Welcome& m) { b.setWelcome(m.budget_ms); },
           [&](const Beat&) { b.setBeat(); },
-          [&](const Refused& m) { b.setRefused(m.why); },
+          [&](const Refused& m) {
+            auto x = b.initRefused();
+            x.setWhy(m.why);
+            x.setForNow(m.for_now);
+          },
           [&](const StartPlace& m) {
             auto x = b.initStart();
             x.setPlace(number(m.place));
@@ -118,6 +122,8 @@ std::vector<std::byte> encode(const FromAgent& in) {
                    x.setMachine(m.machine);
                    x.setPlaces(m.places);
                    x.setProgram(m.program);
+                   x.setNetDevice(m.net_device);
+                   x.setHost(m.host);
                  },
                  [&](const PlaceStarted& m) {
                    auto x = b.initStarted();
@@ -172,7 +178,7 @@ Expected<ToAgent> decode_to_agent(std::span<const std::byte> in) {
           case wire::ToAgent::WELCOME:
             if (r.getWelcome() < 8) refuse("a budget in which no end can say that it lives");
             return Welcome{r.getWelcome()};
-          case wire::ToAgent::REFUSED: return Refused{r.getRefused().cStr()};
+          case wire::ToAgent::REFUSED: return Refused{r.getRefused().getWhy().cStr(), r.getRefused().getForNow()};
           case wire::ToAgent::START: {
             StartPlace out{place_of(r.getStart().getPlace()), {}, r.getStart().getKeepsMemory()};
             for (const auto word : r.getStart().getPrefix()) out.prefix.emplace_back(word.cStr());
@@ -217,7 +223,12 @@ Expected<FromAgent> decode_from_agent(std::span<const std::byte> in) {
           case wire::FromAgent::JOINS: {
             const auto x = r.getJoins();
             if (x.getPlaces() < 1) refuse("an agent without a place");
-            return Joins{x.getMachine().cStr(), x.getPlaces(), x.getProgram().cStr()};
+            Joins out{x.getMachine().cStr(), x.getPlaces(), x.getProgram().cStr(), x.getNetDevice().cStr(),
+                      x.getHost().cStr()};
+            for (const std::string* text : {&out.machine, &out.net_device})
+              if (std::any_of(text->begin(), text->end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }))
+                refuse("a name with control characters");
+            return out;
           }
           case wire::FromAgent::STARTED:
             return PlaceStarted{place_of(r.getStarted().getPlace()), r.getStarted().getPid(),

@@ -22,9 +22,10 @@ struct Welcome {
   std::int32_t budget_ms = 0;
 };
 inline constexpr int agent_patience = 5;
-/// It does not: the agent ends.
+/// It does not: the agent ends; `for_now`: it may ask again, as what is in the way may pass.
 struct Refused {
   std::string why;
+  bool for_now = false;
 };
 /// A new place: starts its process. `prefix` (may be empty) is put before the command: {"ip", "netns", "exec", "b"}.
 /// `keeps_memory`: the place has memory that outlives its processes.
@@ -76,11 +77,14 @@ using ToAgent = std::variant<Welcome, Refused, StartPlace, TellPlan, RestartPlac
 // ---- from an agent -----------------------------------------------------------------------------------
 
 /// The first message of an agent that joins. `places`: how many it takes. `program`: what tells its executable from
-/// another one.
+/// another one. `net_device`: UCX network device of its places; empty: UCX's choice, or the job's. `host`: what tells
+/// its /dev/shm from another one: agents of one host share it.
 struct Joins {
   std::string machine;
   std::int32_t places = 0;
   std::string program;
+  std::string net_device;
+  std::string host;
 };
 /// A place has a process. `memory`: the name by which processes of the machine open the place's memory; empty: none.
 struct PlaceStarted {

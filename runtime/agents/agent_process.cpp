@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <fstream>
 #include <optional>
 
 #include "devices/base/clock.h"
@@ -25,6 +27,8 @@ namespace {
 
 constexpr std::int64_t ms = 1'000'000;
 constexpr std::int64_t retry_ns = 200 * ms;
+/// For one attempt to reach the job. The system asks ever more seldom whether a peer that is cut off is there.
+constexpr std::int64_t attempt_ns = 5'000 * ms;
 constexpr int grace_ms = 500;  // of places whose job cannot be reached
 constexpr std::int64_t patience_least_ns = 10'000 * ms;
 
@@ -33,6 +37,15 @@ struct Parting {
   bool finished = false, refused = false;
   Status why;
 };
+
+/// What tells the /dev/shm of this process from another one: the boot of its host, and the file system that is mounted
+/// there.
+std::string host_of_shared_memory() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat shm {};
+  return ::stat("/dev/shm", &shm) == 0 ? fmt::format("{}:{}", boot, shm.st_dev) : boot;
+}
 
 /// One connection, from its beginning to its end.
 class Service {
@@ -97,7 +110,8 @@ class Service {
     std::deque<std::vector<std::byte>> messages;
     const Status s = connection_.serve(messages);
     heard_ns_ = clock_.now_ns();
-    if (!known && connection_.open()) tell(Joins{options_.machine, options_.places, options_.program});
+    if (!known && connection_.open())
+      tell(Joins{options_.machine, options_.places, options_.program, options_.net_device, host_of_shared_memory()});
     for (const auto& message : messages) {
       const auto order = decode_to_agent(message);
       if (!order.ok()) return part({false, false, order.status()});
@@ -113,7 +127,7 @@ class Service {
       log_info("the job takes this machine");
       if (options_.on_join) options_.on_join();
     } else if (const auto* refused = std::get_if<Refused>(&order)) {
-      part({false, true, invalid(refused->why)});
+      part({false, !refused->for_now, invalid(refused->why)});
     } else if (const auto* finish = std::get_if<Finish>(&order)) {
       agent_.take(*finish);
       flush();
@@ -179,7 +193,7 @@ Status run_agent(const AgentOptions& options) {
       why = fd.status();
     } else {
       const std::int64_t begin_ns = clock.now_ns();
-      const Parting parting = Service(options, *fd, signals).run(deadline_ns);
+      const Parting parting = Service(options, *fd, signals).run(std::min(deadline_ns, begin_ns + attempt_ns));
       if (parting.finished) return {};
       if (parting.refused) return parting.why.in(options.join);
       why = parting.why.in(options.join);
@@ -187,7 +201,7 @@ Status run_agent(const AgentOptions& options) {
     }
     if (std::exchange(told, why.message()) != why.message()) log_warn(why.message() + ": tries again");
     if (clock.now_ns() + retry_ns >= lost_ns + options.wait_ms * ms)
-      return Status(Code::unavailable, fmt::format("{}; no job was reached for {:.1f} s", why.message(),
+      return Status(Code::unavailable, fmt::format("{}; no job has taken this machine for {:.1f} s", why.message(),
                                                    static_cast<double>(clock.now_ns() - lost_ns) * 1e-9));
     PollSet pause;
     pause.add(signals.fd(), POLLIN, [](short) {});

@@ -16,13 +16,15 @@ struct AgentOptions {
   std::string machine;            ///< what people call it, such as its host name
   std::int32_t places = 1;        ///< how many it takes
   std::string program;            ///< what tells its executable from another one (program_fingerprint)
+  std::string net_device;         ///< UCX network device of its places; empty: UCX's choice, or the job's
   std::int32_t wait_ms = 60'000;  ///< for how long the job may not be reached before the agent gives up
   std::function<void()> on_join;  ///< the job has taken the machine; may be empty
 };
 
-/// Joins, starts and watches places as the job says, and ends when it is over. While the job cannot be reached, tries
-/// again; its places end with a connection that breaks. SIGINT, SIGTERM and SIGHUP end it and its places. Error: the
-/// job has refused the machine, has another token, or could not be reached for wait_ms.
+/// Joins, starts and watches places as the job says, and ends when it is over. While the job cannot be reached, or
+/// refuses the machine for now, tries again; its places end with a connection that breaks. SIGINT, SIGTERM and SIGHUP
+/// end it and its places. Error: the job has refused the machine, has another token, or has not taken the machine for
+/// wait_ms.
 Status run_agent(const AgentOptions& options);
 
 /// Tells this executable from another one: its size and content. Error (`io`): it cannot be read.

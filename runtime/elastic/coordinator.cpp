@@ -30,6 +30,7 @@ Coordinator::Coordinator(const Plan& plan, CoordinatorOptions options, JobCheckp
   const auto ranks = static_cast<std::size_t>(plan.workers());
   REQUIRE(options_.places.size() == ranks, options_.places.size(), ranks);
   REQUIRE(std::set(options_.places.begin(), options_.places.end()).size() == ranks, ranks);
+  REQUIRE(options_.replaces || options_.replan, ranks);
   REQUIRE(!options_.recovers || plan.keeps_version() || (plan.keeps_copies() && options_.session.copy_every > 0),
           ranks);
   result_.places.resize(ranks);
@@ -150,7 +151,7 @@ void Coordinator::down(PlaceId place, const ProcessEnd& ended, std::int64_t now_
     stopped_.insert(rank);
     return;
   }
-  if (kind == Kind::lost && recovers() && !options_.replan) {
+  if (kind == Kind::lost && recovers() && options_.replaces && options_.wait_for_places_ns == 0) {
     lose_place(place, kind, cause, now_ns);  // it is an incident all the same
     return end(cause.in("the run ends, as a worker is lost for good: only with --replace never it goes on with fewer"),
                exit_worker);
@@ -181,7 +182,10 @@ void Coordinator::turn(std::int64_t now_ns) {
     lose(rank_of(s.place), "", cause, now_ns);
   }
   if (loss_) return recover(now_ns);
-  if (now_ns >= grace_ends_ns()) return end_early(now_ns);
+  if (now_ns >= grace_ends_ns())
+    return end_early(fmt::format("steps that had begun were not done {:.1f} s after the job was asked to end",
+                                 static_cast<double>(options_.grace_ns) * 1e-9),
+                     now_ns);
   enter_next_phase(now_ns);
   if (over_) return;
   if (change_ && phase_ == Phase::running && session_->held()) return begin_change(now_ns);
@@ -220,7 +224,8 @@ std::int64_t Coordinator::wakes_ns() const {
                 grace_ends_ns(), killed_end_at_ns()});
   if (loss_) return last_heard_ns_;
   const std::int64_t leave = phase_ == Phase::leaving ? leave_until_ns_.value_or(last_heard_ns_) : stall;
-  return std::min({stall, leave, suspicion_ ? suspicion_->until_ns : stall, killed_end_at_ns()});
+  return std::min({stall, leave, suspicion_ ? suspicion_->until_ns : stall, killed_end_at_ns(),
+                   place_wait_ends_ns_.value_or(stall)});
 }
 
 void Coordinator::resumed_after_stop(std::int64_t now_ns) {
@@ -262,7 +267,8 @@ JobState Coordinator::state() const {
   s.copied = session_->newest_copy();
   const char* phases[] = {"leaves", "enters", "runs"};
   const std::string phase = phases[static_cast<int>(phase_)];
-  s.phase = !begun_                    ? "begins"
+  s.phase = waits_for_places()         ? "waits for machines"
+            : !begun_                  ? "begins"
             : phase_ != Phase::running ? "recovers"
             : session_->finished()     ? "ends"
             : change_                  ? "is about to change its shape"
@@ -276,7 +282,7 @@ JobState Coordinator::state() const {
   if (phase_ == Phase::running) s.waits_for = session_->waits_for();
   for (const PlaceId place : all_) {
     const Rank rank = rank_of(place);
-    JobState::Place p{static_cast<std::int32_t>(place), rank, -1, -1, rank >= 0 ? phase : "waits", false, -1};
+    JobState::Place p{static_cast<std::int32_t>(place), rank, -1, -1, "", rank >= 0 ? phase : "waits", false, -1};
     p.gone = gone_.count(place) > 0;
     if (rank >= 0) p.stage = plan_->stage_of(rank);
     if (rank >= 0) p.heard_ns = pulses_[static_cast<std::size_t>(rank)].heard_ns;
@@ -371,7 +377,11 @@ bool Coordinator::is_saved(const FromWorker& message) const {
 // ---- phases ----------------------------------------------------------------------------------------
 
 void Coordinator::enter_next_phase(std::int64_t now_ns) {
-  if (phase_ == Phase::leaving && all(quiesced_)) enter_places(now_ns);
+  if (phase_ == Phase::leaving && all(quiesced_)) {
+    if (lacks_places()) return wait_for_places(now_ns);
+    place_wait_ends_ns_.reset();
+    enter_places(now_ns);
+  }
   if (over_) return;
   if (phase_ == Phase::entering && !connected_ && std::ssize(addresses_) == plan_->workers()) connect_places(now_ns);
   if (over_) return;

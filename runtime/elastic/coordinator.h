@@ -8,7 +8,8 @@
 // a new process takes the place of each that is dead, with the memory that it has left, and all enter the next one
 // (Enter); the newest version of which they have every element together is the one to go on from (Connect). Where lost
 // places are gone for good, or the job is asked to go on in another shape, it takes another plan between Quiesced and
-// Enter, and places take their state from where the generation before has left it (decision 0031).
+// Enter, and places take their state from where the generation before has left it (decision 0031). Where it lacks
+// places, it waits there for others to be added (decision 0036).
 //
 //   CR-1  (the culprit) a place that loses a peer says so, and most likely is not the culprit: for culprit_ns the
 //         end of another place's process explains it;
@@ -80,6 +81,8 @@ class CoordinatorSink {
   }
   /// Places of one machine have the same number, and open each other's memory.
   virtual std::int32_t machine_of(PlaceId place) { return (void)place, 0; }
+  /// Machines that are reached, with or without places.
+  virtual std::int64_t machines_reached() { return 1; }
   /// The name by which processes of its machine open the memory of a place: that which it had before reshape(), until
   /// settled().
   virtual std::string memory_of(PlaceId place) { return (void)place, std::string(); }
@@ -119,9 +122,16 @@ struct CoordinatorOptions {
   std::int64_t grace_ns = 20'000'000'000;
   int spares = 0;       ///< places without a rank that a planned change does not dismiss
   std::string restore;  ///< folder of the checkpoint to begin from; empty: initial values
-  /// What goes on where so many places are left, since others are lost for good; null: a lost place comes back, in a
-  /// new process. Error: no plan runs on so few. REQUIRES of the plan that it keeps versions or copies as the plan
-  /// before, and has its parameters.
+  /// A place whose process has ended gets another one; false: it is gone for good. REQUIRES `replan` then.
+  bool replaces = true;
+  /// For how long a job waits for places to be added which has lost some for good, with their machine: as many as it
+  /// lacks, or, where it does not replace them, until machines_min are reached. 0: it waits for none, and one that
+  /// replaces places ends.
+  std::int64_t wait_for_places_ns = 0;
+  std::int64_t machines_min = 1;  ///< a job that does not replace places goes on with so many machines, and no fewer
+  /// What goes on where so many places are left, since others are lost for good. Error: no plan runs on so few. Null:
+  /// the job keeps its shape. REQUIRES of the plan that it keeps versions or copies as the plan before, and has its
+  /// parameters.
   std::function<Expected<ChosenPlan>(const Plan& before, std::int64_t places)> replan;
   /// Asked before places leave a generation for the next one, in which they open their inputs anew. Error: an input is
   /// no longer what it was, and the job ends with exit_data.
@@ -192,6 +202,10 @@ class Coordinator {
   }
   /// Places that have a process, with or without a rank.
   std::vector<PlaceId> available() const;
+  /// The job runs steps: it neither begins nor recovers.
+  bool runs() const { return phase_ == Phase::running && !loss_ && !over_; }
+  /// All places have left the last generation, and the job waits for others to be added before it enters the next one.
+  bool waits_for_places() const { return place_wait_ends_ns_.has_value(); }
   /// What the job does; of its places without their processes.
   JobState state() const;
   /// Error: the job does not recover, has not begun, is about to end, or to change.
@@ -226,7 +240,7 @@ class Coordinator {
     Rank culprit = -1;
     std::string actor;
     Status cause;
-    bool opens_incident = false;
+    std::optional<Incident> incident_before;  // that it adds to
   };
 
   /// Of a place's process, which is killed for it.
@@ -299,7 +313,7 @@ class Coordinator {
   /// When the steps that have begun must be done (CR-6 grace); the largest number: they may take their time.
   std::int64_t grace_ends_ns() const;
   /// Leaves the steps that have begun, and ends with the newest whole version (CR-6 grace).
-  void end_early(std::int64_t now_ns);
+  void end_early(const std::string& why, std::int64_t now_ns);
   /// Waits for the steps that have begun, if a change is due.
   void hold_for_change();
   /// Whether this incident is one too many (CR-4 giving up); then the job has ended.
@@ -339,6 +353,11 @@ class Coordinator {
   void enter_places(std::int64_t now_ns);
   /// When a place that has said nothing, since it had no rank, counts as heard: it may only just have started.
   std::int64_t spare_heard_ns(PlaceId place, std::int64_t now_ns) const;
+  /// How many places the next generation takes, where lost ones are replaced.
+  std::int64_t needs_places() const;
+  /// Whether the next generation cannot be entered before places are added.
+  bool lacks_places() const;
+  void wait_for_places(std::int64_t now_ns);
   /// Goes on with another plan, where a change is due or places are gone.
   Status replan(std::int64_t now_ns);
   /// A place that has a rank has left these versions; `suspect`: in memory that is not used.
@@ -392,10 +411,11 @@ class Coordinator {
     ChosenPlan chosen;
     std::string why;
   };
-  std::optional<Change> change_;  // that is due
-  std::string shape_;             // since the last change
-  bool ends_early_ = false;       // CR-6 (grace)
-  bool planned_ = false;          // a change is under way: places that it does not use are dismissed
+  std::optional<Change> change_;                    // that is due
+  std::string shape_;                               // since the last change
+  bool ends_early_ = false;                         // CR-6 (grace)
+  bool planned_ = false;                            // a change is under way: places that it does not use are dismissed
+  std::optional<std::int64_t> place_wait_ends_ns_;  // the job waits for places
   /// Where the state lies: with the places of the last generation that has settled.
   struct {
     const Plan* plan;

@@ -15,6 +15,7 @@ struct JobState {
     Rank rank = -1;  ///< -1: it has none: a spare, or it is gone
     std::int32_t stage = -1;
     std::int64_t pid = -1;       ///< -1: it has ended
+    std::string machine;         ///< its name; empty: the job has this machine only
     std::string does;            ///< "runs", "enters", "leaves", "waits"
     bool gone = false;           ///< for good
     std::int64_t heard_ns = -1;  ///< when it last said something; -1: never, or it is not heard
@@ -26,8 +27,9 @@ struct JobState {
   std::string phase;         ///< of the job
   std::string shape;         ///< in which it goes on since an incident; empty: that with which it began
   std::int64_t incidents = 0;
-  std::string last_incident;  ///< its cause, or that of the last change; empty: none
-  std::string waits_for;      ///< the open steps, with who has not closed them
+  std::vector<std::string> idle_machines;  ///< that are reached, and have no worker
+  std::string last_incident;               ///< its cause, or that of the last change; empty: none
+  std::string waits_for;                   ///< the open steps, with who has not closed them
   std::vector<Place> places;
 };
 

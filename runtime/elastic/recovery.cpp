@@ -13,6 +13,7 @@ namespace troupe::runtime {
 
 void Coordinator::lose(Rank culprit, const std::string& actor, const Status& cause, std::int64_t now_ns) {
   const bool opens = !incident_;
+  const std::optional<Incident> before = incident_;
   if (opens) {
     const std::int64_t committed = session_->committed();
     count_in_a_row();
@@ -31,7 +32,7 @@ void Coordinator::lose(Rank culprit, const std::string& actor, const Status& cau
   }
   if (!first && (loss_ || generations_ > 0)) incident_->cause += "\nthen " + cause.message();
   incident_->last_down_ns = now_ns;
-  if (!loss_) loss_ = Loss{culprit, actor, cause, opens};
+  if (!loss_) loss_ = Loss{culprit, actor, cause, before};
 }
 
 void Coordinator::lose_place(PlaceId place, ProcessEnd::Kind how, const Status& cause, std::int64_t now_ns) {
@@ -42,7 +43,7 @@ void Coordinator::lose_place(PlaceId place, ProcessEnd::Kind how, const Status& 
 void Coordinator::forget_losses(std::int64_t now_ns) {
   suspicion_.reset();
   for (const auto& [place, how] : std::exchange(down_, {})) stopped_.insert(rank_of(place));
-  if (loss_ && loss_->opens_incident) incident_.reset();  // that is none
+  if (loss_) incident_ = std::move(loss_->incident_before);  // that is none
   loss_.reset();
   if (!incident_) return;
   if (incident_->act_ns < 0) incident_->act_ns = now_ns;
@@ -97,11 +98,9 @@ std::int64_t Coordinator::grace_ends_ns() const {
   return waits ? pause_.asked_ns() + options_.grace_ns : std::numeric_limits<std::int64_t>::max();
 }
 
-void Coordinator::end_early(std::int64_t now_ns) {
+void Coordinator::end_early(const std::string& why, std::int64_t now_ns) {
   ends_early_ = true;
   change_.reset();
-  const std::string why = fmt::format("steps that had begun were not done {:.1f} s after the job was asked to end",
-                                      static_cast<double>(options_.grace_ns) * 1e-9);
   if (!incident_) {
     incident_ = Incident{.cause = why, .committed = session_->committed()};
     incident_->down_ns = incident_->last_down_ns = now_ns;
@@ -159,7 +158,8 @@ void Coordinator::leave_generation(std::int64_t now_ns) {
   }
   sink_.send(alive, fence_.generation(), Abort{});
   for (const auto& [place, how] : std::exchange(down_, {})) {
-    if (options_.replan && how != ProcessEnd::Kind::worn) {
+    const bool for_good = how == ProcessEnd::Kind::lost || (!options_.replaces && how != ProcessEnd::Kind::worn);
+    if (for_good) {
       give_up(place);
       quiesced_.insert(rank_of(place));
     } else {
@@ -203,6 +203,38 @@ void Coordinator::take_quiesced(Rank from, const Quiesced& quiesced) {
   if (phase_ != Phase::leaving) return;
   note_left(place_of(from), quiesced.versions, false);
   quiesced_.insert(from);
+}
+
+std::int64_t Coordinator::needs_places() const {
+  if (change_) return change_->chosen.plan->workers();
+  const bool may_go_back = planned_ && home_.plan != plan_;
+  return may_go_back ? std::min(plan_->workers(), home_.plan->workers()) : plan_->workers();
+}
+
+bool Coordinator::lacks_places() const {
+  if (options_.wait_for_places_ns == 0) return false;
+  const std::int64_t left = std::ssize(available());
+  if (left == 0) return true;
+  if (ends_early_ && options_.replan) return false;  // who is left saves what there is
+  return options_.replaces ? left < needs_places() : sink_.machines_reached() < options_.machines_min;
+}
+
+void Coordinator::wait_for_places(std::int64_t now_ns) {
+  progressed(now_ns);  // no place has anything to do
+  const auto ends = [&](const std::string& why) {
+    const Status s = Status(Code::unavailable, incident_->cause.substr(0, incident_->cause.find('\n'))).in(why);
+    end(pause_.unsaved(s), exit_worker);
+  };
+  if (ends_early_) return ends("the machines that have its parameters are lost");
+  if (pause_.begun())  // no place works at the steps that have begun
+    return end_early("the job was asked to end while it waited for machines", now_ns);
+  const double wait_s = static_cast<double>(options_.wait_for_places_ns) * 1e-9;
+  if (!place_wait_ends_ns_) {
+    place_wait_ends_ns_ = now_ns + options_.wait_for_places_ns;
+    log_warn(fmt::format("the run has lost machines, and waits for others to join, for {:.0f} s", wait_s));
+  }
+  if (now_ns < *place_wait_ends_ns_) return;
+  ends(fmt::format("the run has lost machines, and too few have joined within {:.0f} s", wait_s));
 }
 
 void Coordinator::enter_places(std::int64_t now_ns) {

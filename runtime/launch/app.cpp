@@ -163,6 +163,8 @@ Status check_ranges(const JobOptions& o, Rank workers) {
   if (o.machines.count > 0 && o.pin)
     return invalid(
         "cores are pinned (--pin, JobOptions::pin), and the job has other machines, whose cores are not known here");
+  if (o.machines.count_min < 1 || o.machines.count_min > std::max(1, o.machines.count))
+    return refuse("machines.count_min", o.machines.count_min, "use 1 to machines.count");
   if (o.machines.wait_s < 1) return refuse("machines.wait_s", o.machines.wait_s, "use 1 second or more");
   if (o.stall_s < 1) return refuse("stall_s", o.stall_s, "use 1 second or more");
   if (o.memory_bytes_max < 0)

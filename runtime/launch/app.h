@@ -28,7 +28,10 @@ struct JobMachines {
   int count = 0;           ///< so many agents join, from any machine, and have all workers; 0: this machine has them
   std::string listen;      ///< where they join: HOST:PORT
   std::string token_file;  ///< the secret that they share (runtime/agents/token.h)
-  int wait_s = 60;         ///< for how long the job waits for them
+  /// For how long the job waits for them, and, where it recovers and has lost one, for another one in its place.
+  int wait_s = 60;
+  /// Of a job that does not replace workers: with how many machines it goes on. With fewer it waits.
+  int count_min = 1;
 };
 
 struct JobOptions {

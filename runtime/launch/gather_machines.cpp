@@ -8,16 +8,13 @@
 #include <set>
 
 #include "devices/base/log.h"
-#include "runtime/agents/agent_process.h"
 
 namespace troupe::runtime {
 
 namespace {
 
 Status may_join(const Joins& joins, const std::vector<AgentPort::Joined>& others, const std::string& program) {
-  if (joins.program != program)
-    return invalid("machine " + joins.machine +
-                   " runs another executable than the job: install the same build on all machines");
+  TROUPE_TRY(check_program(joins, program));
   for (const AgentPort::Joined& other : others)
     if (other.joins.machine == joins.machine)
       return invalid("there is a machine " + joins.machine + " already: name it otherwise (--name)");
@@ -26,14 +23,24 @@ Status may_join(const Joins& joins, const std::vector<AgentPort::Joined>& others
 
 }  // namespace
 
-void refuse(AgentPort::Joined& joined, const Status& why) {
-  log_warn(fmt::format("{} is refused: {}", joined.peer, why.message()));
-  (void)joined.connection->post(encode(ToAgent(Refused{why.message()}))).ok();
+Status check_program(const Joins& joins, const std::string& program) {
+  if (joins.program == program) return {};
+  return invalid("machine " + joins.machine +
+                 " runs another executable than the job: install the same build on all machines");
 }
 
-Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const JobMachines& machines, int interrupt_fd,
+void refuse(AgentPort::Joined& joined, const Status& why) {
+  log_warn(fmt::format("{} is refused: {}", joined.peer, why.message()));
+  (void)joined.connection->post(encode(ToAgent(Refused{why.message(), false}))).ok();
+}
+
+void refuse_for_now(AgentPort::Joined& joined, const Status& why) {
+  (void)joined.connection->post(encode(ToAgent(Refused{why.message(), true}))).ok();
+}
+
+Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const JobMachines& machines,
+                                                         const std::string& program, int interrupt_fd,
                                                          const Clock& clock) {
-  TROUPE_ASSIGN(const std::string program, program_fingerprint());
   const std::int64_t until_ns = clock.now_ns() + machines.wait_s * std::int64_t{1'000'000'000};
   std::vector<AgentPort::Joined> joined;
   while (std::ssize(joined) < machines.count) {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <set>
 #include <span>
 
 #include "checkpoint/catalog.h"
@@ -18,6 +19,7 @@
 #include "devices/process/descriptors.h"
 #include "devices/process/end_signals.h"
 #include "runtime/agents/agent_port.h"
+#include "runtime/agents/agent_process.h"
 #include "runtime/agents/launcher.h"
 #include "runtime/elastic/coordinator.h"
 #include "runtime/launch/fresh_number.h"
@@ -25,6 +27,7 @@
 #include "runtime/launch/hello.h"
 #include "runtime/launch/job_places.h"
 #include "runtime/launch/job_socket.h"
+#include "runtime/launch/shape_changes.h"
 #include "runtime/launch/shape_plans.h"
 #include "runtime/place/local_plan.h"
 
@@ -52,7 +55,8 @@ class Job {
         checkpoints_(make_checkpoints()), shapes_(make_shapes()),
         planning_(shapes_ ? device_.create_stream("shapes", 1) : nullptr),
         places_(options_, [this](PlaceId place, const std::string& line) { log(place, line); }),
-        coordinator_(plan_, coordinator_options(), checkpoints_.get(), places_) {}
+        coordinator_(plan_, coordinator_options(), checkpoints_.get(), places_),
+        changes_(plan_, options_, shapes_.get(), planning_.get(), places_, coordinator_, clock_) {}
 
   JobResult run() {
     on_signal();  // one that has come while the caller held signals back
@@ -93,7 +97,10 @@ class Job {
     c.on_incident = o.on_incident;
     c.on_straggler = o.on_straggler;
     if (o.paced == 0 && o.machines.count == 0) c.places_at_once = std::ssize(usable_cores()) / std::max(1, o.threads);
-    if (shapes_ && !o.replaces)
+    c.replaces = o.replaces;
+    if (o.machines.count > 0) c.wait_for_places_ns = o.machines.wait_s * std::int64_t{1'000'000'000};
+    c.machines_min = o.machines.count_min;
+    if (shapes_)
       c.replan = [this](const Plan& before, std::int64_t places) {
         return shapes_->choose(before, places, *planning_);
       };
@@ -125,17 +132,37 @@ class Job {
     TROUPE_ASSIGN(const TokenKey token, read_token(o.token_file));
     TROUPE_ASSIGN(port_, AgentPort::open(o.listen, token));
     log_info(fmt::format("waits for the agents of {} at {}", counted(o.count, "machine"), port_->address()));
-    TROUPE_ASSIGN(auto joined, gather_machines(*port_, o, signals_.fd(), clock_));
+    TROUPE_ASSIGN(program_, program_fingerprint());
+    TROUPE_ASSIGN(auto joined, gather_machines(*port_, o, program_, signals_.fd(), clock_));
     if (joined.empty()) return on_signal(), Status{};
-    for (AgentPort::Joined& one : joined) {
-      log_info(fmt::format("machine {} ({}) joins, with {}", one.joins.machine, one.peer,
-                           counted(one.joins.places, "place")));
-      places_.add_machine(std::move(one));
-    }
+    for (AgentPort::Joined& one : joined) add_machine(one, false);
     if (const std::int64_t need = plan_.workers() + options_.spares; places_.room() < need)
       return invalid(fmt::format("the job needs {}, and its machines have {}: give an agent more (--places)",
                                  counted(need, "place"), places_.room()));
     return {};
+  }
+
+  void add_machine(AgentPort::Joined& one, bool late) {
+    log_info(
+        fmt::format("machine {} ({}) joins, with {}", one.joins.machine, one.peer, counted(one.joins.places, "place")));
+    places_.add_machine(std::move(one), late);
+  }
+
+  /// An agent asks the running job to take its machine.
+  void take_joined(AgentPort::Joined& one) {
+    const std::string machine = one.joins.machine;
+    if (const Status s = check_program(one.joins, program_); !s.ok()) return refuse(one, s);
+    if (!options_.recovers)
+      return refuse(one, Status(Code::unavailable, "the job has all its machines, and no recovery (--recovery)"));
+    if (places_.has_machine(machine)) {  // it may have been lost a moment ago
+      const Status taken(Code::unavailable, "there is a machine " + machine + " already (--name)");
+      if (told_taken_.insert(machine).second)
+        log_warn(fmt::format("{} is refused for now: {}", one.peer, taken.message()));
+      return refuse_for_now(one, taken);
+    }
+    told_taken_.erase(machine);
+    add_machine(one, true);
+    changes_.joined(machine);
   }
 
   std::unique_ptr<CheckpointTracker> make_checkpoints() {
@@ -208,13 +235,13 @@ class Job {
     if (polled) places_.turn(polled_ns);
     if (port_) {
       port_->turn(clock_.now_ns());
-      for (AgentPort::Joined& one : port_->take_joined())
-        refuse(one, Status(Code::unavailable, "the job has all its machines"));
+      for (AgentPort::Joined& one : port_->take_joined()) take_joined(one);
     }
     places_.bring_to(coordinator_, clock_.now_ns());
     if (signal && !coordinator_.over()) on_signal();
     check_output();
     if (socket_ && !coordinator_.over()) serve_socket();
+    if (const auto answer = changes_.turn()) socket_->reply(*answer);
     coordinator_.turn(polled_ns);                     // until then links have been read
     places_.bring_to(coordinator_, clock_.now_ns());  // what came of its orders
   }
@@ -224,71 +251,18 @@ class Job {
   void serve_socket() {
     socket_->serve([this](const std::string& request) -> std::optional<std::string> {
       if (request == "ps") return state_text();
-      if (request.rfind(scale_request, 0) == 0) return scale(request.substr(std::strlen(scale_request)));
+      if (request.rfind(scale_request, 0) == 0) return changes_.ask(request.substr(std::strlen(scale_request)));
       return "troupe: the job does not know the request '" + request + "'";
     });
-    using namespace std::chrono_literals;
-    if (!scaled_ || scaled_->wait_for(0s) != std::future_status::ready) return;
-    const auto& chosen = scaled_->get();
-    if (chosen.ok() && chosen->shape == shape_of(coordinator_.plan()) && coordinator_.may_change().ok()) {
-      socket_->reply("the job goes on as " + chosen->shape + ", as it does already");
-      return scaled_.reset();
-    }
-    const Expected<bool> goes_on = chosen.ok() ? go_on_as(*chosen) : Expected<bool>(chosen.status());
-    if (goes_on.ok() && !*goes_on) return;  // places are being started
-    socket_->reply(goes_on.ok() ? fmt::format("the job goes on as {} (predicted: {:.3g} ms a step)", chosen->shape,
-                                              chosen->step_s * 1e3)
-                                : "troupe: " + goes_on.status().message());
-    scaled_.reset();
-    added_.clear();
-  }
-
-  /// Begins to go on in another shape; what is wrong, or nullopt: the answer comes later.
-  std::optional<std::string> scale(const std::string& text) {
-    if (!options_.recovers || !shapes_) return "troupe: the job keeps its shape: it does not recover (--recovery)";
-    if (!options_.read_shape) return "troupe: the job keeps its shape: it reads no other (JobOptions::read_shape)";
-    if (scaled_) return "troupe: the job is about to change its shape, for another request";
-    const auto dp = options_.read_shape(text);
-    if (!dp.ok()) return "troupe: " + dp.status().message();
-    if (options_.inputs_unchanged)
-      if (const Status s = options_.inputs_unchanged(); !s.ok()) return "troupe: " + s.message();
-    scaled_ = shapes_->compile(coordinator_.plan(), *dp, *planning_);
-    return std::nullopt;
-  }
-  /// False: not yet, until the places that it lacks have been started.
-  Expected<bool> go_on_as(const ChosenPlan& chosen) {
-    auto done = try_to_go_on_as(chosen);
-    if (!done.ok())
-      for (const PlaceId place : added_) coordinator_.dismiss(place);
-    return done;
-  }
-  Expected<bool> try_to_go_on_as(const ChosenPlan& chosen) {
-    TROUPE_TRY(coordinator_.may_change());
-    const std::int64_t more = chosen.plan->workers() - std::ssize(coordinator_.available());
-    if (added_.empty() && more > places_.room())
-      return Status(Code::exhausted,
-                    fmt::format("{} needs {} more workers, and the job's machines take {} more (--places)",
-                                chosen.shape, more, places_.room()));
-    const std::int64_t places = std::ssize(coordinator_.available()) + std::max<std::int64_t>(0, more);
-    if (const std::int64_t need = descriptors_of(places, true); need > descriptors_max())
-      return Status(Code::exhausted,
-                    fmt::format("{} workers need {} file descriptors, and the job's process may have {}: raise the "
-                                "limit (ulimit -n) before it begins",
-                                places, need, descriptors_max()));
-    for (std::int64_t n = added_.empty() ? more : 0; n > 0; --n) {
-      added_.push_back(places_.start());
-      places_.bring_to(coordinator_, clock_.now_ns());
-      TROUPE_TRY(places_.have_started(added_).status());
-    }
-    TROUPE_ASSIGN(const bool started, places_.have_started(added_));
-    if (!started) return false;
-    TROUPE_TRY(coordinator_.change(chosen, "asked to go on as " + chosen.shape, clock_.now_ns()));
-    return true;
   }
 
   std::string state_text() {
     JobState state = coordinator_.state();
-    for (JobState::Place& place : state.places) place.pid = places_.pid(PlaceId{place.place});
+    for (JobState::Place& place : state.places) {
+      place.pid = places_.pid(PlaceId{place.place});
+      place.machine = places_.machine(PlaceId{place.place});
+    }
+    state.idle_machines = places_.idle_machines();
     return to_text(state, clock_.now_ns());
   }
 
@@ -331,11 +305,12 @@ class Job {
   std::unique_ptr<ShapePlans> shapes_;              // null: the job keeps its shape
   std::unique_ptr<Stream> planning_;                // destroyed before what it works for
   std::unique_ptr<JobSocket> socket_;
-  std::unique_ptr<AgentPort> port_;                                 // null: the job has this machine only
-  std::optional<std::shared_future<Expected<ChosenPlan>>> scaled_;  // a shape that was asked for is compiled
-  std::vector<PlaceId> added_;                                      // for that shape
+  std::unique_ptr<AgentPort> port_;   // null: the job has this machine only
+  std::string program_;               // what tells this executable from another one, of a job that has machines
+  std::set<std::string> told_taken_;  // machines that others ask to be; the log has it
   JobPlaces places_;
   Coordinator coordinator_;
+  ShapeChanges changes_;
   std::int64_t polled_ns_ = clock_.now_ns();  // when this process last looked
 };
 

@@ -29,9 +29,12 @@ void JobPlaces::use_this_machine() {
   m.own = std::make_unique<Agent>([this](FromAgent message) { told_.push_back(std::move(message)); });
 }
 
-void JobPlaces::add_machine(AgentPort::Joined joined) {
+void JobPlaces::add_machine(AgentPort::Joined joined, bool late) {
   Machine& m = machines_.emplace_back();
   m.name = joined.joins.machine;
+  m.net_device = joined.joins.net_device;
+  m.host = joined.joins.host;
+  m.late = late;
   m.places = joined.joins.places;
   m.connection = std::move(joined.connection);
   order(machines_.size() - 1, Welcome{machine_budget_ms()});
@@ -42,13 +45,32 @@ std::int32_t JobPlaces::machine_budget_ms() const {
   return options_.recovers ? options_.detect_budget_ms : std::max(options_.detect_budget_ms, unhurried_ms);
 }
 
-std::int64_t JobPlaces::room() const {
+std::int64_t JobPlaces::room(OnMachines which) const {
   std::int64_t room = 0;
   for (const Machine& m : machines_) {
     if (m.own) return std::numeric_limits<std::int64_t>::max();
-    if (m.connection) room += m.places - m.started;
+    if (has_room(m, which)) room += m.places - m.started;
   }
   return room;
+}
+
+bool JobPlaces::has_machine(const std::string& name) const {
+  return std::any_of(machines_.begin(), machines_.end(),
+                     [&](const Machine& m) { return m.connection && m.name == name; });
+}
+
+std::vector<std::string> JobPlaces::idle_machines() const {
+  std::vector<std::string> names;
+  for (std::size_t m = 0; m < machines_.size(); ++m) {
+    const auto lives_there = [m](const Place& p) { return p.machine == m && p.pid >= 0; };
+    if (machines_[m].connection && std::none_of(places_.begin(), places_.end(), lives_there))
+      names.push_back(machines_[m].name);
+  }
+  return names;
+}
+
+std::int64_t JobPlaces::machines_reached() {
+  return std::count_if(machines_.begin(), machines_.end(), [](const Machine& m) { return m.own || m.connection; });
 }
 
 void JobPlaces::order(std::size_t machine, const ToAgent& what) {
@@ -65,7 +87,7 @@ void JobPlaces::order_each(std::span<const PlaceId> places, Make make) {
   for (const auto& [machine, there] : by_machine) order(machine, make(there));
 }
 
-PlaceId JobPlaces::start() {
+PlaceId JobPlaces::start(OnMachines which) {
   const std::size_t number = places_.size();
   Place& place = places_.emplace_back();
   place.hello = hellos_[number < hellos_.size() ? number : 0];
@@ -78,9 +100,10 @@ PlaceId JobPlaces::start() {
   const PlaceId id{static_cast<std::int32_t>(number)};
   const auto& prefixes = options_.prefixes;
   const auto machine = std::find_if(machines_.begin(), machines_.end(),
-                                    [](const Machine& m) { return (m.own || m.connection) && m.started < m.places; });
+                                    [&](const Machine& m) { return has_room(m, which); });
   REQUIRE(machine != machines_.end(), number);
   ++machine->started;
+  if (!machine->net_device.empty()) place.hello.net_device = machine->net_device;
   place.machine = static_cast<std::size_t>(machine - machines_.begin());
   order(id,
         StartPlace{id, number < prefixes.size() ? prefixes[number] : std::vector<std::string>(), options_.recovers});
@@ -98,10 +121,16 @@ Expected<bool> JobPlaces::have_started(std::span<const PlaceId> places) const {
 
 void JobPlaces::tell(const Plan& plan, std::span<const PlaceId> places, JobGeneration of, bool renews_memory) {
   const SharedBytes bytes = shared(PlanBytes{write_plan(plan)});
+  const auto host_of = [this](PlaceId place) {
+    const Machine& m = machines_[at(place).machine];
+    return std::pair(m.host, m.host.empty() ? at(place).machine : 0);
+  };
+  std::map<std::pair<std::string, std::size_t>, std::int32_t> on_host;  // agents of one host share its /dev/shm
+  for (const PlaceId place : places) ++on_host[host_of(place)];
   order_each(places, [&](const std::vector<PlaceId>& there) {
     TellPlan order{of, bytes, {}, renews_memory};
     for (const PlaceId place : there) {
-      at(place).hello.neighbours = static_cast<std::int32_t>(there.size());
+      at(place).hello.neighbours = on_host.at(host_of(place));
       order.hellos.emplace_back(place, at(place).hello);
     }
     return order;

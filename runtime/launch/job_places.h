@@ -20,6 +20,9 @@ namespace troupe::runtime {
 /// The last lines of a place's log that its end is told with, at most.
 inline constexpr std::size_t log_lines_kept = 20;
 
+/// Machines whose places may be started.
+enum class OnMachines : std::uint8_t { any, that_have_joined_late };
+
 /// Not thread-safe. Places are numbered from 0, in the order in which they are started: machine by machine, as many on
 /// each as its agent takes.
 class JobPlaces final : public CoordinatorSink {
@@ -31,18 +34,21 @@ class JobPlaces final : public CoordinatorSink {
 
   /// Without another machine: this one, which takes any number of places.
   void use_this_machine();
-  /// An agent that has joined; places that are started from now on may be there. It is told so.
-  void add_machine(AgentPort::Joined joined);
+  /// An agent that has joined, `late`: since the first place was started; places that are started from now on may be
+  /// there. It is told so.
+  void add_machine(AgentPort::Joined joined, bool late = false);
+  /// Whether a machine of this name is reached.
+  bool has_machine(const std::string& name) const;
   /// Places that can still be started.
-  std::int64_t room() const;
+  std::int64_t room(OnMachines which = OnMachines::any) const;
 
   // ---- places ----------------------------------------------------------------------------------------
 
   /// What places hear beside their plan, by number; those beyond hear as the first, and may use any core. Before the
   /// first is started.
   void begin(std::vector<Hello> hellos) { hellos_ = std::move(hellos); }
-  /// Starts the process of a new place. REQUIRES: room.
-  PlaceId start();
+  /// Starts the process of a new place. REQUIRES: room there.
+  PlaceId start(OnMachines which = OnMachines::any);
   /// Each of these places, by rank, has been started, and hears the plan.
   void tell_plan(const Plan& plan, std::span<const PlaceId> places, JobGeneration of);
   /// Whether each of these places has a process; the first error, where one could not be started.
@@ -51,6 +57,8 @@ class JobPlaces final : public CoordinatorSink {
   std::int64_t pid(PlaceId place) const { return at(place).pid; }
   /// What people call the machine of a place; empty: this one.
   const std::string& machine(PlaceId place) const { return machines_[at(place).machine].name; }
+  /// Names of the machines that are reached, and have no place with a process.
+  std::vector<std::string> idle_machines() const;
 
   void watch(PollSet& set);
   /// After each wait: what has ended, and which machine says nothing any more.
@@ -71,12 +79,14 @@ class JobPlaces final : public CoordinatorSink {
   void reshape(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) override;
   std::string memory_of(PlaceId place) override;
   std::int32_t machine_of(PlaceId place) override { return static_cast<std::int32_t>(at(place).machine); }
+  std::int64_t machines_reached() override;
   void settled(std::span<const PlaceId> used) override;
   void dismiss(PlaceId place) override;
 
  private:
   struct Machine {
-    std::string name;
+    std::string name, net_device, host;      // as its agent says (Joins)
+    bool late = false;                       // it has joined since the first place was started
     std::int64_t places = 0, started = 0;    // that it takes; that it was given, but for those that were dismissed
     std::unique_ptr<Agent> own;              // in this process, or else ...
     std::unique_ptr<Connection> connection;  // ... with its agent; null: it is lost
@@ -97,6 +107,9 @@ class JobPlaces final : public CoordinatorSink {
   };
   /// For how long an agent may say nothing.
   std::int32_t machine_budget_ms() const;
+  static bool has_room(const Machine& m, OnMachines which) {
+    return (m.own || m.connection) && m.started < m.places && (which == OnMachines::any || m.late);
+  }
   Place& at(PlaceId place) { return places_[static_cast<std::size_t>(place)]; }
   const Place& at(PlaceId place) const { return places_[static_cast<std::size_t>(place)]; }
   void order(std::size_t machine, const ToAgent& order);

@@ -126,14 +126,14 @@ Expected<std::string> ask_job(const std::string& path, const std::string& reques
   const int why = errno;
   ssize_t n = 0;
   while (asked && (n = ::recv(fd, text.data(), text.size(), 0)) < 0 && errno == EINTR) continue;
-  const int no_answer = n < 0 ? errno : 0;
+  const bool timed_out = n < 0 && errno == EAGAIN;
   if (fd >= 0) ::close(fd);
   if (!asked) return Status(Code::unavailable, "no job listens at '" + path + "': " + std::strerror(why));
   const auto unanswered = [&](const std::string& more) {
     return Status(Code::unavailable, "the job that listens at '" + path + "' gives no answer" + more);
   };
-  if (no_answer == EAGAIN) return unanswered(" within " + std::to_string(limit_s) + " s: its process may be stopped");
-  if (n <= 0) return unanswered(no_answer != 0 ? ": it has ended meanwhile" : "");
+  if (timed_out) return unanswered(" within " + std::to_string(limit_s) + " s: its process may be stopped");
+  if (n <= 0) return unanswered(": it has ended meanwhile, or too many processes ask it");
   text.resize(static_cast<std::size_t>(n));
   return text;
 }

@@ -62,10 +62,14 @@ class ShapePlans {
     stream.submit(std::move(task));
     return future;
   }
-  /// As choose_shape, on the stream; waits for it.
-  Expected<ChosenPlan> choose(const Plan& before, std::int64_t places, Stream& stream) {
+  /// As choose_shape, on the stream.
+  std::shared_future<Expected<ChosenPlan>> chosen(const Plan& before, std::int64_t places, Stream& stream) {
     prepare(before, places, stream, false);
-    return ahead_.at({&before, places}).get();
+    return ahead_.at({&before, places});
+  }
+  /// The same; waits for it.
+  Expected<ChosenPlan> choose(const Plan& before, std::int64_t places, Stream& stream) {
+    return chosen(before, places, stream).get();
   }
 
  private:

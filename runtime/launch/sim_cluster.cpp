@@ -71,6 +71,7 @@ CoordinatorOptions SimJob::coordinator_options(SessionOptions session) {
   o.recovers = options_.recovers;
   o.restore = options_.restore;
   o.replan = options_.replan;
+  o.replaces = !o.replan;
   return o;
 }
 

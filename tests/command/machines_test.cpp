@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -38,8 +39,6 @@ struct OnMachines {
     std::vector<std::string> arguments{
         "--nodes", std::to_string(nodes), "--listen", Machines::address(0) + ":" + port, "--token-file", token,
         "--quiet"};
-    for (int rank = 0; rank < nodes * places; ++rank)
-      arguments.insert(arguments.end(), {"--net-device", machines.name(rank / places)});
     arguments.insert(arguments.end(), more.begin(), more.end());
     return machines.on(0, train(out, arguments));
   }
@@ -52,7 +51,9 @@ struct OnMachines {
                                        "--places",
                                        std::to_string(places),
                                        "--wait",
-                                       wait_s};
+                                       wait_s,
+                                       "--net-device",
+                                       machines.name(i)};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return machines.on(i, troupe_command(arguments));
   }
@@ -64,6 +65,7 @@ std::string told_by(const std::string& out) {
   std::istringstream lines(read(out + "/metrics.jsonl"));
   for (std::string line; std::getline(lines, line);) {
     const auto object = nlohmann::json::parse(line);
+    if (!object.contains("loss") && !object.contains("eval_loss")) continue;  // of a checkpoint
     for (const char* key : {"step", "loss", "grad_norm", "eval_loss"})
       if (object.contains(key)) text += std::string(key) + " " + object[key].dump() + " ";
     text += "\n";
@@ -79,12 +81,17 @@ std::string told_alone(std::vector<std::string> more) {
   return told_by(dir / "out");
 }
 
-/// The one incident of a run; a busy machine has lines of stragglers, too.
-nlohmann::json the_incident(const std::string& out) {
+/// The incidents and planned changes of a run; a busy machine has lines of stragglers, too.
+std::vector<nlohmann::json> incidents_of(const std::string& out) {
   std::istringstream lines(read(out + "/incidents.jsonl"));
   std::vector<nlohmann::json> found;
   for (std::string line; std::getline(lines, line);)
     if (auto object = nlohmann::json::parse(line); !object.contains("straggler")) found.push_back(std::move(object));
+  return found;
+}
+
+nlohmann::json the_incident(const std::string& out) {
+  const auto found = incidents_of(out);
   REQUIRE(found.size() == 1);
   return found[0];
 }
@@ -274,6 +281,189 @@ TEST_CASE("another mesh on request moves state between machines, and repeats no 
   CHECK(changes == 3);
   CHECK(moved_bytes > 1'000'000);
   for (Run* agent : {&here, &there}) CHECK(agent->wait().code == exit_ok);
+}
+
+namespace {
+
+/// Two machines train until one of them is gone; the run waits for another one in its place.
+struct WaitingRun {
+  Machines machines{3};
+  OnMachines job{machines};
+  std::vector<std::string> steps{"--steps", "120", "--set", "schedule.batch=8"};
+  std::unique_ptr<Run> here, there, command;
+
+  void begin(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words{"--mesh", "dp=2", "--recovery", "slots"};
+    words.insert(words.end(), steps.begin(), steps.end());
+    words.insert(words.end(), more.begin(), more.end());
+    here = std::make_unique<Run>(job.agent(0));
+    there = std::make_unique<Run>(job.agent(1));
+    command = std::make_unique<Run>(job.command(2, words));
+    REQUIRE(command->wait_for_lines(job.out + "/metrics.jsonl", 20));
+  }
+  /// What a machine that has gone leaves of the run: lines stand still.
+  void check_that_it_waits() {
+    ::usleep(500'000);
+    const int before = count_lines(job.out + "/metrics.jsonl");
+    ::sleep(1);
+    CHECK(count_lines(job.out + "/metrics.jsonl") == before);
+    const Outcome ps = run(troupe_command({"ps", job.out}));
+    CHECK(ps.out.find("waits for machines") != std::string::npos);
+  }
+  void check_end() {
+    const Outcome o = command->wait(120);
+    INFO(o.err);
+    CHECK(o.code == exit_ok);
+    CHECK(told_by(job.out) == told_alone(steps));
+    check_nothing_left(o);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a run that has lost a machine waits for it, and goes on with the same step when it has come back") {
+  WaitingRun w;
+  if (!w.machines.ok) return skip(Machines::why_not);
+  w.begin();
+  w.there->send_to_group(SIGKILL);
+  w.check_that_it_waits();
+  Run again(w.job.agent(1));
+  w.check_end();
+  const auto incident = the_incident(w.job.out);
+  CHECK(incident["from"] == "memory");
+  CHECK(incident["mesh"] == "dp=2");
+  CHECK(again.wait().code == exit_ok);
+}
+
+TEST_CASE("any machine takes the place of one that is lost, at once where it has joined before") {
+  WaitingRun w;
+  if (!w.machines.ok) return skip(Machines::why_not);
+  w.begin();
+  Run third(w.job.agent(2));
+  for (int i = 0; i < 100 && read(w.job.out + "/run.json").empty(); ++i) ::usleep(10'000);
+  ::sleep(1);
+  w.there->send_to_group(SIGKILL);
+  w.check_end();
+  const auto incident = the_incident(w.job.out);
+  CHECK(incident["from"] == "memory");
+  CHECK(third.wait().code == exit_ok);
+}
+
+TEST_CASE("a run that waits in vain for a machine ends after --node-wait with code 6") {
+  WaitingRun w;
+  if (!w.machines.ok) return skip(Machines::why_not);
+  w.begin({"--node-wait", "2"});
+  w.there->send_to_group(SIGKILL);
+  const Outcome o = w.command->wait(20);
+  INFO(o.err);
+  CHECK(o.code == exit_worker);
+  CHECK(o.err.find("the run has lost machines, and too few have joined within 2 s") != std::string::npos);
+  CHECK(w.here->wait().code == exit_ok);
+}
+
+TEST_CASE("a run that waits for a machine and is told to end saves what is left of it, and --resume goes on from it") {
+  WaitingRun w;
+  if (!w.machines.ok) return skip(Machines::why_not);
+  w.begin({"--checkpoint-every", "1000"});
+  w.there->send_to_group(SIGKILL);
+  w.check_that_it_waits();
+  w.command->send_to_group(SIGTERM);
+  const Outcome o = w.command->wait(20);
+  INFO(o.err);
+  CHECK(o.code == exit_interrupted);
+  CHECK(o.seconds < 30);
+  const int done = count_lines(w.job.out + "/metrics.jsonl");
+  CHECK(done >= 20);
+  std::vector<std::string> more{"--resume", "latest", "--quiet", "--checkpoint-every", "1000"};
+  more.insert(more.end(), w.steps.begin(), w.steps.end());
+  check_success(run(train(w.job.out, more)));
+  CHECK(told_by(w.job.out) == told_alone(w.steps));
+}
+
+TEST_CASE("a run that goes on with fewer machines takes one that comes back at a step's end, and repeats none") {
+  WaitingRun w;
+  if (!w.machines.ok) return skip(Machines::why_not);
+  w.steps = {"--steps", "2000", "--set", "schedule.batch=8"};
+  w.begin({"--replace", "never"});
+  w.there->send_to_group(SIGKILL);
+  REQUIRE(w.command->wait_for_lines(w.job.out + "/metrics.jsonl", count_lines(w.job.out + "/metrics.jsonl") + 50));
+  Run again(w.job.agent(1));
+  w.check_end();
+  const auto incidents = incidents_of(w.job.out);
+  REQUIRE(incidents.size() == 2);
+  CHECK(incidents[0]["mesh"] == "dp=1");
+  CHECK(incidents[1].contains("planned"));
+  CHECK(incidents[1]["mesh"] == "dp=2");
+  CHECK(incidents[1]["step"] == incidents[1]["committed"]);
+  CHECK(incidents[1]["cause"] == "machine " + w.machines.name(1) + " has joined");
+  CHECK(again.wait().code == exit_ok);
+}
+
+TEST_CASE("with --min-nodes a run that loses workers for good waits for as many machines before it goes on") {
+  WaitingRun w;
+  if (!w.machines.ok) return skip(Machines::why_not);
+  w.begin({"--replace", "never", "--min-nodes", "2"});
+  w.there->send_to_group(SIGKILL);
+  w.check_that_it_waits();
+  Run third(w.job.agent(2));
+  w.check_end();
+  CHECK(incidents_of(w.job.out).at(0)["from"] == "memory");
+  CHECK(third.wait().code == exit_ok);
+}
+
+TEST_CASE("a machine that was cut off comes back by itself when it is reached again") {
+  WaitingRun w;
+  if (!w.machines.ok) return skip(Machines::why_not);
+  w.begin();
+  w.machines.cut(1);
+  ::sleep(3);
+  w.check_that_it_waits();
+  w.machines.heal(1);
+  w.check_end();
+  const auto incident = the_incident(w.job.out);
+  CHECK(incident["from"] == "memory");
+  CHECK(incident["cause"].get<std::string>().find("its agent has said nothing for") != std::string::npos);
+  CHECK(w.there->wait().code == exit_ok);
+}
+
+TEST_CASE("a machine that was stopped comes back by itself when it goes on") {
+  WaitingRun w;
+  if (!w.machines.ok) return skip(Machines::why_not);
+  w.begin();
+  w.there->send_to_group(SIGSTOP);
+  ::sleep(3);
+  w.check_that_it_waits();
+  w.there->send_to_group(SIGCONT);
+  w.check_end();
+  CHECK(the_incident(w.job.out)["from"] == "memory");
+  CHECK(w.there->wait().code == exit_ok);
+}
+
+TEST_CASE("an agent whose machine's name is taken is refused for as long as it is, and disturbs nothing") {
+  WaitingRun w;
+  if (!w.machines.ok) return skip(Machines::why_not);
+  w.steps = {"--steps", "1000", "--set", "schedule.batch=8"};
+  w.begin();
+  w.job.wait_s = "1";
+  const Outcome taken = run(w.job.agent(2, {"--name", w.machines.name(1)}));
+  CHECK(taken.code == exit_worker);
+  CHECK(taken.err.find("there is a machine " + w.machines.name(1) + " already") != std::string::npos);
+  w.check_end();
+  CHECK_FALSE(std::filesystem::exists(w.job.out + "/incidents.jsonl"));
+}
+
+TEST_CASE("a run without recovery refuses an agent that comes when it has begun") {
+  const Machines machines(2);
+  if (!machines.ok) return skip(Machines::why_not);
+  const OnMachines job(machines);
+  Run here(job.agent(0));
+  Run command(job.command(1, {"--mesh", "dp=1", "--steps", "10000000"}));
+  REQUIRE(command.wait_for_lines(job.out + "/metrics.jsonl", 3));
+  const Outcome late = run(job.agent(1));
+  CHECK(late.code == exit_usage);
+  CHECK(late.err.find("the job has all its machines, and no recovery (--recovery)") != std::string::npos);
+  command.send_to_group(SIGTERM);
+  CHECK(command.wait(10).code == exit_interrupted);
 }
 
 TEST_CASE("an agent that has joined waits with the run for the other machines, however long") {

@@ -205,8 +205,11 @@ TEST_CASE("a coordinator that was stopped does not take a place for lost that it
 
 namespace {
 
+/// When a place says garbage that has no rank in the plan that is entered.
+enum class Garbage { never, before_it_leaves, with_the_last_goodbye };
+
 /// A job of three places that goes on with two of them, as asked; returns the place that has no rank then.
-Rank goes_on_with_two(ThreePlaces& job, bool garbage) {
+Rank goes_on_with_two(ThreePlaces& job, Garbage garbage = Garbage::never) {
   job.do_three_steps();
   ChosenPlan two{std::make_shared<const Plan>(ThreePlaces::make_plan(2, false, 1)), "dp=2", 0, {}};
   REQUIRE(job.coordinator.change(two, "asked", 0).ok());
@@ -216,8 +219,11 @@ Rank goes_on_with_two(ThreePlaces& job, bool garbage) {
   job.all_hold({5});
   const Rank spare = 1;
   job.leave({0, 2});
-  if (garbage) job.coordinator.distrust(PlaceId{spare}, Status(Code::invalid, "garbage"), 0);
-  job.leave({spare});
+  const auto says_garbage = [&] { job.coordinator.distrust(PlaceId{spare}, Status(Code::invalid, "garbage"), 0); };
+  if (garbage == Garbage::before_it_leaves) says_garbage();
+  job.hear_in_batch(spare, Quiesced{job.holds[spare]});
+  if (garbage == Garbage::with_the_last_goodbye) says_garbage();
+  job.coordinator.turn(0);
   return spare;
 }
 
@@ -226,7 +232,7 @@ Rank goes_on_with_two(ThreePlaces& job, bool garbage) {
 TEST_CASE(
     "the memory of a place that says garbage is not used, though it says that it leaves its generation behind it") {
   ThreePlaces job(nullptr, 1, true);
-  const Rank spare = goes_on_with_two(job, true);
+  const Rank spare = goes_on_with_two(job, Garbage::before_it_leaves);
   CHECK(job.shapes.empty());  // its end is waited for
   job.down(spare);
   job.leave({0, 2});
@@ -236,21 +242,24 @@ TEST_CASE(
 }
 
 TEST_CASE("the end of a place without a rank, whose memory was not used, takes the job to no other generation") {
-  ThreePlaces job(nullptr, 1, true);
-  const Rank spare = goes_on_with_two(job, false);
-  job.coordinator.distrust(PlaceId{spare}, Status(Code::invalid, "garbage"), 0);
-  for (const Rank r : {0, 2}) job.hear(r, WorkerAddress{"a"});
-  CHECK(job.last<Connect>().adopt == -1);
-  job.ends(spare, ProcessEnd::Kind::suspect, "worker 1 was killed by signal 11");
-  job.coordinator.turn(0);
-  CHECK(job.coordinator.generation().number == 3);
+  for (const Garbage garbage : {Garbage::never, Garbage::with_the_last_goodbye}) {
+    ThreePlaces job(nullptr, 1, true);
+    const Rank spare = goes_on_with_two(job, garbage);
+    REQUIRE(job.coordinator.rank_of(PlaceId{spare}) == -1);
+    if (garbage == Garbage::never) job.coordinator.distrust(PlaceId{spare}, Status(Code::invalid, "garbage"), 0);
+    for (const Rank r : {0, 2}) job.hear(r, WorkerAddress{"a"});
+    CHECK(job.last<Connect>().adopt == -1);
+    job.ends(spare, ProcessEnd::Kind::suspect, "worker 1 was killed by signal 11");
+    job.coordinator.turn(0);
+    CHECK(job.coordinator.generation().number == 3);
+  }
 }
 
 TEST_CASE("a place without a rank from which others may have taken state is lost when its memory is not to be used") {
   for (const bool says : {false, true}) {
     CAPTURE(says);
     ThreePlaces job(nullptr, 1, true);
-    const Rank spare = goes_on_with_two(job, false);
+    const Rank spare = goes_on_with_two(job);
     REQUIRE(job.coordinator.rank_of(PlaceId{spare}) == -1);
     for (const Rank r : {0, 2}) job.hear(r, WorkerAddress{"a"});
     CHECK(job.last<Connect>().adopt == 5);

@@ -49,11 +49,12 @@ struct ThreePlaces final : CoordinatorSink {
   std::optional<std::int64_t> evaluated;  // the version that is evaluated
   Coordinator coordinator;
 
-  /// `zero` 1: each place alone has a third of the moments.
+  /// `zero` 1: each place alone has a third of the moments. `change`: of the options that follow from the others.
   explicit ThreePlaces(JobCheckpoints* checkpoints = nullptr, std::int32_t zero = 0, bool replans = false,
-                       std::int64_t at_once = 3, std::int64_t detect_ns = CoordinatorOptions().detect_ns)
+                       std::int64_t at_once = 3, std::int64_t detect_ns = CoordinatorOptions().detect_ns,
+                       const std::function<void(CoordinatorOptions&)>& change = {})
       : p(make_plan(3, checkpoints != nullptr, zero)),
-        coordinator(p, options(replans, at_once, detect_ns), checkpoints, *this) {
+        coordinator(p, options(replans, at_once, detect_ns, change), checkpoints, *this) {
     coordinator.enter({7, 2});
     coordinator.started(0);
   }
@@ -67,7 +68,8 @@ struct ThreePlaces final : CoordinatorSink {
     REQUIRE_MESSAGE(plan.ok(), plan.status().message());
     return *std::move(plan);
   }
-  CoordinatorOptions options(bool replans, std::int64_t at_once, std::int64_t detect_ns) {
+  CoordinatorOptions options(bool replans, std::int64_t at_once, std::int64_t detect_ns,
+                             const std::function<void(CoordinatorOptions&)>& change) {
     CoordinatorOptions o;
     o.places_at_once = at_once;
     o.detect_ns = detect_ns;
@@ -83,11 +85,13 @@ struct ThreePlaces final : CoordinatorSink {
     o.on_straggler = [this](const Straggler& s) {
       if (on_straggler) on_straggler(s);
     };
+    o.replaces = !replans;
     if (replans)
       o.replan = [](const Plan&, std::int64_t places) -> Expected<ChosenPlan> {
         if (places < 1) return invalid("nothing is left");
         return ChosenPlan{std::make_shared<const Plan>(make_plan(places, false, 1)), "fewer", 0, {"another: slower"}};
       };
+    if (change) change(o);
     return o;
   }
   void send(std::span<const PlaceId> to, JobGeneration of, const ToWorker& m) override {
@@ -103,10 +107,12 @@ struct ThreePlaces final : CoordinatorSink {
   std::map<Rank, WholeVersions> holds;       // versions in the memory of each place
   int settled_ = 0;
   std::map<Rank, std::int32_t> machines;  // of places; else 0
+  std::int64_t reached = 1;               // machines
   void reshape(const Plan&, std::span<const PlaceId> places, JobGeneration of) override {
     CHECK(of == coordinator.generation());
     shapes.emplace_back(places.begin(), places.end());
   }
+  std::int64_t machines_reached() override { return reached; }
   std::int32_t machine_of(PlaceId place) override { return machines[static_cast<Rank>(place)]; }
   std::string memory_of(PlaceId place) override { return "of " + std::to_string(static_cast<Rank>(place)); }
   void settled(std::span<const PlaceId>) override { ++settled_; }

@@ -1,0 +1,179 @@
+// How a coordinator waits for places where a job has lost some for good with their machine.
+#include <algorithm>
+
+#include "tests/runtime/three_places.h"
+
+using namespace three_places;
+
+namespace {
+
+constexpr std::int64_t wait_ns = 10'000 * ms;
+
+void waits(CoordinatorOptions& o) { o.wait_for_places_ns = wait_ns; }
+
+/// A job that has done three steps, and whose place 2 is lost with its machine; the others have left.
+void lose_two(ThreePlaces& job, std::int64_t now_ns = 0) {
+  job.machines = {{2, 1}, {3, 2}};
+  job.do_three_steps();
+  job.all_hold({3});
+  job.ends(2, ProcessEnd::Kind::lost, "worker 2 was lost with machine b", now_ns);
+  job.coordinator.turn(now_ns);
+  for (const Rank r : {0, 1}) job.hear(r, Quiesced{job.holds[r]}, now_ns);
+}
+
+const auto detects = CoordinatorOptions().detect_ns;
+
+}  // namespace
+
+TEST_CASE("a job whose machine is lost waits for another place, and goes on with its plan when it is there") {
+  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  lose_two(job);
+  REQUIRE_FALSE(job.coordinator.over());
+  CHECK(job.coordinator.waits_for_places());
+  CHECK(job.coordinator.state().phase == "waits for machines");
+  CHECK(job.shapes.empty());
+  CHECK(job.restarted.empty());
+  CHECK(job.dismissed == RankList{2});
+  job.coordinator.add_place(PlaceId{3}, ms);
+  job.coordinator.turn(ms);
+  CHECK_FALSE(job.coordinator.waits_for_places());
+  REQUIRE(job.shapes.size() == 1);
+  CHECK(job.shapes[0] == std::vector<PlaceId>{PlaceId{0}, PlaceId{1}, PlaceId{3}});
+  for (const Rank r : {0, 1, 3}) job.hear(r, WorkerAddress{"a"}, ms);
+  CHECK(job.last<Connect>().adopt == 3);
+  CHECK(job.last<Connect>().home.area_machines == Machines{0, 0, -1});
+  CHECK(job.last<Connect>().home.machines == Machines{0, 0, 2});
+}
+
+TEST_CASE("a job that waits for a place for too long ends, and says for how long it has waited") {
+  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  lose_two(job);
+  for (std::int64_t now = 0; now < wait_ns; now += 100 * ms) {
+    for (const Rank r : {0, 1}) job.hear(r, Progress{8, false, {}, 0, {}}, now);
+    REQUIRE_FALSE(job.coordinator.over());
+  }
+  CHECK(job.coordinator.wakes_ns() <= wait_ns);
+  job.coordinator.turn(wait_ns);
+  const JobResult r = job.result();
+  CHECK(r.exit_code == exit_worker);
+  CHECK(r.status.message().find("too few have joined within 10 s") != std::string::npos);
+  CHECK(r.status.message().find("worker 2 was lost with machine b") != std::string::npos);
+  REQUIRE(r.incidents.size() == 1);
+}
+
+TEST_CASE("a job that waits for places is not stalled, but misses a place that says nothing") {
+  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  lose_two(job);
+  for (std::int64_t now = 0; now < 4 * detects; now += 100 * ms) job.hear(0, Progress{8, false, {}, 0, {}}, now);
+  REQUIRE_FALSE(job.coordinator.over());
+  CHECK(job.killed == RankList{1});
+  job.down(1, 4 * detects);
+  CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, false}});
+  CHECK_FALSE(job.coordinator.over());
+}
+
+TEST_CASE("a place that is lost while the job waits for another one is waited for, too, and the wait is no longer") {
+  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  lose_two(job);
+  job.ends(1, ProcessEnd::Kind::lost, "worker 1 was lost with machine a", ms);
+  job.coordinator.turn(ms);
+  job.hear(0, Quiesced{job.holds[0]}, ms);
+  job.coordinator.add_place(PlaceId{3}, ms);
+  job.coordinator.turn(ms);
+  CHECK(job.coordinator.waits_for_places());
+  job.coordinator.add_place(PlaceId{4}, 2 * ms);
+  SUBCASE("both come") {
+    job.coordinator.turn(2 * ms);
+    REQUIRE(job.shapes.size() == 1);
+    CHECK(job.shapes[0].size() == 3);
+  }
+  SUBCASE("one of them dies before it has a rank") {
+    job.ends(4, ProcessEnd::Kind::ordinary, "worker 4 was killed", 2 * ms);
+    job.coordinator.turn(2 * ms);
+    CHECK(job.coordinator.waits_for_places());
+    job.coordinator.turn(wait_ns + ms);
+    CHECK(job.coordinator.over());
+  }
+}
+
+TEST_CASE("a job that does not replace places waits until enough machines are reached, and goes on with those") {
+  for (const int machines_min : {1, 2}) {
+    CAPTURE(machines_min);
+    ThreePlaces job(nullptr, 0, true, 3, detects, [&](CoordinatorOptions& o) {
+      waits(o);
+      o.machines_min = machines_min;
+    });
+    lose_two(job);
+    CHECK(job.coordinator.waits_for_places() == (machines_min == 2));
+    CHECK(job.shapes.size() == (machines_min == 2 ? 0 : 1));
+    job.reached = 2;
+    job.coordinator.turn(ms);
+    REQUIRE(job.shapes.size() == 1);
+    CHECK(job.shapes[0].size() == 2);
+  }
+}
+
+TEST_CASE("a job that is asked to end while it waits for a place saves with those that are left, at once") {
+  for (const bool before : {false, true}) {  // it was asked before the machine was lost
+    CAPTURE(before);
+    SavedBefore checkpoints;
+    ThreePlaces job(&checkpoints, 0, false, 3, detects, [&](CoordinatorOptions& o) {
+      waits(o);
+      o.replan = [](const Plan&, std::int64_t places) -> Expected<ChosenPlan> {
+        return ChosenPlan{std::make_shared<const Plan>(ThreePlaces::make_plan(places, true, 0)), "fewer", 0, {}};
+      };
+    });
+    const auto ask = [&] { job.coordinator.interrupt("interrupted by Terminated", exit_interrupted, ms); };
+    job.machines = {{2, 1}};
+    job.do_three_steps();
+    job.all_hold({3});
+    if (before) ask();
+    job.ends(2, ProcessEnd::Kind::lost, "worker 2 was lost with machine b");
+    job.coordinator.turn(ms);
+    job.leave({0, 1});
+    if (!before) {
+      CHECK(job.coordinator.waits_for_places());
+      ask();
+    }
+    job.coordinator.turn(ms);
+    job.leave({0, 1});  // once more
+    REQUIRE_FALSE(job.coordinator.over());
+    REQUIRE(job.shapes.size() == 1);
+    CHECK(job.shapes[0].size() == 2);
+    for (const Rank r : {0, 1}) job.hear(r, WorkerAddress{"a"}, ms);
+    CHECK(job.last<Connect>().adopt == 3);
+    CHECK(job.coordinator.pause().version() == 3);
+  }
+}
+
+TEST_CASE("a job that is asked to end while it waits, and keeps its shape, says that nothing is saved") {
+  SavedBefore checkpoints;
+  ThreePlaces job(&checkpoints, 0, false, 3, detects, waits);
+  lose_two(job);
+  job.coordinator.interrupt("interrupted by Terminated", exit_interrupted, ms);
+  job.coordinator.turn(ms);
+  job.leave({0, 1});
+  const JobResult r = job.result();
+  CHECK(r.exit_code == exit_worker);
+  CHECK(r.status.message().find("the machines that have its parameters are lost") != std::string::npos);
+}
+
+TEST_CASE("a change to a mesh that those who are left can run ends the wait for a place") {
+  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  lose_two(job);
+  ChosenPlan two{std::make_shared<const Plan>(ThreePlaces::make_plan(2, false, 0)), "dp=2", 0, {}};
+  REQUIRE(job.coordinator.change(two, "asked to go on as dp=2", ms).ok());
+  job.coordinator.turn(ms);
+  REQUIRE(job.shapes.size() == 1);
+  CHECK(job.shapes[0] == std::vector<PlaceId>{PlaceId{0}, PlaceId{1}});
+}
+
+TEST_CASE("a place whose process alone is lost comes back in a new one, and the job waits for no machine") {
+  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  job.do_three_steps();
+  job.all_hold({3});
+  job.down(1);
+  CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, false}});
+  job.leave({0, 2});
+  CHECK_FALSE(job.coordinator.waits_for_places());
+}
