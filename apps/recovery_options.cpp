@@ -52,7 +52,11 @@ void recovery_options(CLI::App& command, lm::JobArguments& arguments) {
 void running_commands(CLI::App& cli, lm::RunningArguments& arguments, int (*&run)(const lm::RunningArguments&)) {
   const auto add = [&](const char* name, const char* what, int (*command)(const lm::RunningArguments&)) {
     auto* sub = cli.add_subcommand(name, what);
-    sub->add_option("dir", arguments.out, "the run's output folder")->required();
+    sub->add_option("run", arguments.out, "its output folder, or with --token-file HOST:PORT, at which its agents join")
+        ->required();
+    sub->add_option("--token-file", arguments.token_file,
+                    "file with the secret of a run on several machines (default: it runs on this machine)")
+        ->check(not_empty("the name of a file"));
     sub->callback([&run, command] { run = command; });
     return sub;
   };

@@ -1,4 +1,4 @@
-// Commands that ask a run of this machine, while it runs: what it does, and to go on in another shape.
+// Commands that ask a run, while it runs: what it does, and to go on in another shape.
 #pragma once
 
 #include <string>
@@ -9,8 +9,9 @@ namespace troupe::lm {
 std::string socket_of(const std::string& out);
 
 struct RunningArguments {
-  std::string out;   ///< its output folder
-  std::string mesh;  ///< to go on with
+  std::string out;         ///< its output folder, or HOST:PORT, at which its agents join, with a token file
+  std::string token_file;  ///< empty: `out` is a folder
+  std::string mesh;        ///< to go on with
 };
 
 /// Each prints the run's answer, or an error to stderr, and returns an exit code.

@@ -6,11 +6,12 @@ $Cxx.namespace("troupe::runtime::wire");
 
 struct Generation { job @0 :UInt64; number @1 :UInt32; }
 struct PlaceHello { place @0 :Int32; hello @1 :Data; }
+struct KeptPlace { place @0 :Int32; holdsAny @1 :Bool; left @2 :List(Int64); }
 struct Error { code @0 :UInt8; message @1 :Text; }
 
 struct ToAgent {
   union {
-    welcome @0 :Int32;
+    welcome :group { budgetMs @0 :Int32; keeps @22 :List(Int32); }
     refused :group { why @1 :Text; forNow @21 :Bool; }
     start :group { place @2 :Int32; prefix @3 :List(Text); keepsMemory @4 :Bool; }
     tellPlan :group { of @5 :Generation; plan @6 :Data; hellos @7 :List(PlaceHello); renewsMemory @8 :Bool; }
@@ -21,12 +22,13 @@ struct ToAgent {
     settled @17 :List(Int32);
     finish :group { graceMs @18 :Int32; killedMs @19 :Int32; }
     beat @20 :Void;
+    answer @23 :Text;
   }
 }
 
 struct FromAgent {
   union {
-    joins :group { machine @0 :Text; places @1 :Int32; program @2 :Text; netDevice @23 :Text; host @24 :Text; }
+    joins :group { machine @0 :Text; places @1 :Int32; program @2 :Text; netDevice @23 :Text; host @24 :Text; job @25 :UInt64; kept @26 :List(KeptPlace); }
     started :group { place @3 :Int32; pid @4 :Int64; memory @5 :Text; }
     renewed :group { place @6 :Int32; memory @7 :Text; }
     from :group { place @8 :Int32; of @9 :Generation; message @10 :Data; }
@@ -36,5 +38,6 @@ struct FromAgent {
     failed @20 :Error;
     finished @21 :Error;
     beat @22 :Void;
+    asks @27 :Text;
   }
 }

@@ -54,6 +54,7 @@ void Agent::take(const ToAgent& order) {
                  [](const Welcome&) {},  // the process of the agent takes these
                  [](const Refused&) {},
                  [](const Beat&) {},
+                 [](const Answer&) {},
                  [this](const Finish& o) { tell_(Finished{finish(o.grace_ms, o.killed_ms)}); },
                  [this](const StartPlace& o) { start(o); },
                  [this](const TellPlan& o) { tell_plan(o); },
@@ -91,6 +92,7 @@ void Agent::start(const StartPlace& order) {
 }
 
 void Agent::tell_plan(const TellPlan& order) {
+  job_ = order.of.job;
   for (const auto& [id, hello] : order.hellos) {
     if (!has(id)) return;
     Place& place = places_.at(id);
@@ -203,13 +205,35 @@ WholeVersions Agent::left_by(PlaceId id) {
   return none;
 }
 
+Agent::Kept Agent::keep(int grace_ms, int killed_ms) {
+  const Status ended = launcher_.end_processes(grace_ms, {}, killed_ms);
+  if (!ended.ok()) log_warn(ended.message());
+  Kept kept{job_, {}};
+  for (auto& [id, place] : places_) {
+    const WorkerProcess& w = process(id);
+    place.broken = place.told = true;
+    const bool usable = w.exited && w.memory_fd >= 0 && place.plan &&
+                        kind_of(w.wait_status) != ProcessEnd::Kind::suspect;
+    if (usable) kept.places.push_back({id, left_by(id)});
+    else Launcher::forget_memory(process(id), false);
+  }
+  return kept;
+}
+
+void Agent::forget_kept(std::span<const PlaceId> but_for) {
+  std::erase_if(places_, [&](const auto& p) {
+    const bool forgets = std::find(but_for.begin(), but_for.end(), p.first) == but_for.end();
+    if (forgets) Launcher::forget_memory(process(p.first), false);
+    return forgets;
+  });
+}
+
 Status Agent::finish(int grace_ms, int killed_ms) {
-  const auto place_of = [this](Rank worker) {
-    return std::find_if(places_.begin(), places_.end(),
-                        [&](const auto& p) { return p.second.worker == static_cast<std::size_t>(worker); })
-        ->first;
+  const auto line = [&](Rank worker, const std::string& text) {
+    const auto place = std::find_if(places_.begin(), places_.end(),
+                                    [&](const auto& p) { return p.second.worker == static_cast<std::size_t>(worker); });
+    if (place != places_.end()) tell_(PlaceLogged{place->first, text});  // else of a job before
   };
-  const auto line = [&](Rank worker, const std::string& text) { tell_(PlaceLogged{place_of(worker), text}); };
   return launcher_.finish(grace_ms, line, killed_ms);
 }
 

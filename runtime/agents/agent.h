@@ -29,6 +29,15 @@ class Agent {
   void tell_ends();
   /// Ends all processes, as Launcher::finish; so does Finish, which tells Finished.
   Status finish(int grace_ms, int killed_ms);
+  /// Ends all processes, and keeps the memory of places whose job may come back for them (RestartPlace): of which job,
+  /// and what lies whole there. Nothing is told.
+  struct Kept {
+    std::uint64_t job = 0;
+    std::vector<KeptPlace> places;
+  };
+  Kept keep(int grace_ms, int killed_ms);
+  /// Lets go of all that was kept but for these.
+  void forget_kept(std::span<const PlaceId> but_for);
 
  private:
   struct Place {
@@ -54,6 +63,7 @@ class Agent {
   WholeVersions left_by(PlaceId place);
 
   const std::function<void(FromAgent)> tell_;
+  std::uint64_t job_ = 0;  // that has told a plan
   Launcher launcher_;
   std::map<PlaceId, Place> places_;
 };

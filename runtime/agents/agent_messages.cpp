@@ -56,6 +56,22 @@ std::vector<PlaceId> get_places(List list) {
   return places;
 }
 
+/// Of what has holdsAny and left.
+template <class Builder>
+void put_versions(Builder b, const WholeVersions& versions) {
+  b.setHoldsAny(versions.has_value());
+  if (!versions) return;
+  auto left = b.initLeft(static_cast<unsigned>(versions->size()));
+  for (unsigned i = 0; i < left.size(); ++i) left.set(i, (*versions)[i]);
+}
+template <class Reader>
+WholeVersions get_versions(Reader r) {
+  if (!r.getHoldsAny()) return std::nullopt;
+  std::vector<std::int64_t> versions;
+  for (const auto v : r.getLeft()) versions.push_back(v);
+  return versions;
+}
+
 }  // namespace
 
 std::vector<std::byte> encode(const ToAgent& in) {
@@ -63,8 +79,13 @@ std::vector<std::byte> encode(const ToAgent& in) {
   auto b = message.initRoot<wire::ToAgent>();
   std::visit(
       Overloaded{
-          [&](const Welcome& m) { b.setWelcome(m.budget_ms); },
+          [&](const Welcome& m) {
+            auto x = b.initWelcome();
+            x.setBudgetMs(m.budget_ms);
+            put_places(x.initKeeps(static_cast<unsigned>(m.keeps.size())), m.keeps);
+          },
           [&](const Beat&) { b.setBeat(); },
+          [&](const Answer& m) { b.setAnswer(m.text); },
           [&](const Refused& m) {
             auto x = b.initRefused();
             x.setWhy(m.why);
@@ -124,6 +145,12 @@ std::vector<std::byte> encode(const FromAgent& in) {
                    x.setProgram(m.program);
                    x.setNetDevice(m.net_device);
                    x.setHost(m.host);
+                   x.setJob(m.job);
+                   auto kept = x.initKept(static_cast<unsigned>(m.kept.size()));
+                   for (unsigned i = 0; i < m.kept.size(); ++i) {
+                     kept[i].setPlace(number(m.kept[i].place));
+                     put_versions(kept[i], m.kept[i].left);
+                   }
                  },
                  [&](const PlaceStarted& m) {
                    auto x = b.initStarted();
@@ -157,14 +184,12 @@ std::vector<std::byte> encode(const FromAgent& in) {
                    x.setPlace(number(m.place));
                    x.setKind(static_cast<std::uint8_t>(m.end.kind));
                    put(x.initHow(), m.end.how);
-                   x.setHoldsAny(m.end.left.has_value());
-                   if (!m.end.left) return;
-                   auto left = x.initLeft(static_cast<unsigned>(m.end.left->size()));
-                   for (unsigned i = 0; i < left.size(); ++i) left.set(i, (*m.end.left)[i]);
+                   put_versions(x, m.end.left);
                  },
                  [&](const AgentFailed& m) { put(b.initFailed(), m.why); },
                  [&](const Finished& m) { put(b.initFinished(), m.left); },
                  [&](const Beat&) { b.setBeat(); },
+                 [&](const Asks& m) { b.setAsks(m.request); },
              },
              in);
   return message_bytes(message);
@@ -175,9 +200,10 @@ Expected<ToAgent> decode_to_agent(std::span<const std::byte> in) {
       in, "malformed message to an agent", [](wire::ToAgent::Reader r) -> ToAgent {
         switch (r.which()) {
           case wire::ToAgent::BEAT: return Beat{};
+          case wire::ToAgent::ANSWER: return Answer{r.getAnswer().cStr()};
           case wire::ToAgent::WELCOME:
-            if (r.getWelcome() < 8) refuse("a budget in which no end can say that it lives");
-            return Welcome{r.getWelcome()};
+            if (r.getWelcome().getBudgetMs() < 8) refuse("a budget in which no end can say that it lives");
+            return Welcome{r.getWelcome().getBudgetMs(), get_places(r.getWelcome().getKeeps())};
           case wire::ToAgent::REFUSED: return Refused{r.getRefused().getWhy().cStr(), r.getRefused().getForNow()};
           case wire::ToAgent::START: {
             StartPlace out{place_of(r.getStart().getPlace()), {}, r.getStart().getKeepsMemory()};
@@ -228,6 +254,8 @@ Expected<FromAgent> decode_from_agent(std::span<const std::byte> in) {
             for (const std::string* text : {&out.machine, &out.net_device})
               if (std::any_of(text->begin(), text->end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }))
                 refuse("a name with control characters");
+            out.job = x.getJob();
+            for (const auto& kept : x.getKept()) out.kept.push_back({place_of(kept.getPlace()), get_versions(kept)});
             return out;
           }
           case wire::FromAgent::STARTED:
@@ -247,14 +275,13 @@ Expected<FromAgent> decode_from_agent(std::span<const std::byte> in) {
             const auto x = r.getEnded();
             if (x.getKind() > static_cast<std::uint8_t>(ProcessEnd::Kind::lost)) refuse("an end that there is not");
             PlaceEnded out{place_of(x.getPlace()), {static_cast<ProcessEnd::Kind>(x.getKind()), get(x.getHow()), {}}};
-            if (!x.getHoldsAny()) return out;
-            out.end.left.emplace();
-            for (const auto v : x.getLeft()) out.end.left->push_back(v);
+            out.end.left = get_versions(x);
             return out;
           }
           case wire::FromAgent::FAILED: return AgentFailed{get(r.getFailed())};
           case wire::FromAgent::FINISHED: return Finished{get(r.getFinished())};
           case wire::FromAgent::BEAT: return Beat{};
+          case wire::FromAgent::ASKS: return Asks{r.getAsks().cStr()};
         }
         refuse("a kind of message that this version does not know");
       });

@@ -17,9 +17,11 @@ namespace troupe::runtime {
 struct Beat {};
 /// The job takes the machine. An agent of which the job hears nothing for `budget_ms` counts as lost. A job that says
 /// nothing may be busy, with the plan for another shape or a disk: for its agents it is lost after agent_patience times
-/// as long, and no less than ten seconds.
+/// as long, and no less than ten seconds. `keeps`: places that it has kept (Joins), and that are the job's again; it lets
+/// go of the others.
 struct Welcome {
   std::int32_t budget_ms = 0;
+  std::vector<PlaceId> keeps;
 };
 inline constexpr int agent_patience = 5;
 /// It does not: the agent ends; `for_now`: it may ask again, as what is in the way may pass.
@@ -71,20 +73,32 @@ struct SettledPlaces {
 struct Finish {
   std::int32_t grace_ms = 0, killed_ms = 0;
 };
+/// To who has said Asks: the answer, as that of a JobSocket (runtime/launch/job_socket.h).
+struct Answer {
+  std::string text;
+};
 using ToAgent = std::variant<Welcome, Refused, StartPlace, TellPlan, RestartPlace, ToPlaces, KillPlace, DismissPlace,
-                             SettledPlaces, Finish, Beat>;
+                             SettledPlaces, Finish, Beat, Answer>;
 
 // ---- from an agent -----------------------------------------------------------------------------------
 
+/// A place whose process an agent has ended as it lost its connection, with what lies whole in its memory, which the
+/// agent has kept.
+struct KeptPlace {
+  PlaceId place{};
+  WholeVersions left;
+};
 /// The first message of an agent that joins. `places`: how many it takes. `program`: what tells its executable from
 /// another one. `net_device`: UCX network device of its places; empty: UCX's choice, or the job's. `host`: what tells
-/// its /dev/shm from another one: agents of one host share it.
+/// its /dev/shm from another one: agents of one host share it. `kept`: of job `job`.
 struct Joins {
   std::string machine;
   std::int32_t places = 0;
   std::string program;
   std::string net_device;
   std::string host;
+  std::uint64_t job = 0;  ///< 0: it has kept nothing
+  std::vector<KeptPlace> kept;
 };
 /// A place has a process. `memory`: the name by which processes of the machine open the place's memory; empty: none.
 struct PlaceStarted {
@@ -125,8 +139,12 @@ struct AgentFailed {
 struct Finished {
   Status left;
 };
+/// The first and only message of a process that is no agent, and asks the job something: "ps", say.
+struct Asks {
+  std::string request;
+};
 using FromAgent = std::variant<Joins, PlaceStarted, MemoryRenewed, FromPlace, Garbled, PlaceLogged, PlaceEnded,
-                               AgentFailed, Finished, Beat>;
+                               AgentFailed, Finished, Beat, Asks>;
 
 /// Wire form: a Cap'n Proto message. Decoding returns an error (`invalid`) for malformed bytes, and for a kind or an
 /// error code that there is not; what a place says, or hears, is not looked into.

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "devices/base/clock.h"
 #include "devices/base/log.h"
 #include "devices/base/text_table.h"
 
@@ -28,6 +29,23 @@ void AgentPort::watch(PollSet& set) {
     });
 }
 
+void AgentPort::serve_requests(const std::function<std::optional<std::string>(const std::string&)>& answer) {
+  for (Asker& asker : askers_) {
+    if (std::exchange(asker.asked, true)) continue;
+    if (const auto text = answer(asker.request)) give(asker, *text);
+  }
+}
+
+void AgentPort::reply(const std::string& text) {
+  for (Asker& asker : askers_)
+    if (asker.asked && asker.until_ns == 0) give(asker, text);
+}
+
+void AgentPort::give(Asker& asker, const std::string& text) {
+  (void)asker.connection->post(encode(ToAgent(Answer{text}))).ok();
+  asker.until_ns = SteadyClock().now_ns() + unknown_ns;
+}
+
 void AgentPort::accept() {
   const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) return;
@@ -43,7 +61,14 @@ void AgentPort::serve(std::int64_t number) {
   if (!messages.empty()) {
     const auto message = decode_from_agent(messages.front());
     const Joins* joins = message.ok() ? std::get_if<Joins>(&*message) : nullptr;
-    if (!joins || messages.size() > 1) return drop(number, "it has not said who it is");
+    const Asks* asks = message.ok() ? std::get_if<Asks>(&*message) : nullptr;
+    if ((!joins && !asks) || messages.size() > 1) return drop(number, "it has not said who it is");
+    if (asks) {
+      if (askers_.size() >= unknown_max) return drop(number, "too many processes ask the run");
+      askers_.push_back({std::move(it->second.connection), asks->request});
+      unknown_.erase(it);
+      return;
+    }
     joined_.push_back({std::move(it->second.connection), it->second.peer, *joins});
     unknown_.erase(it);
     return;
@@ -60,6 +85,12 @@ void AgentPort::drop(std::int64_t number, const std::string& why) {
 }
 
 void AgentPort::turn(std::int64_t now_ns) {
+  std::erase_if(askers_, [&](const Asker& asker) {
+    std::deque<std::vector<std::byte>> more;
+    const bool gone = !asker.connection->serve(more).ok() || !more.empty();
+    const bool has_read = asker.until_ns > 0 && (asker.connection->events() & POLLOUT) == 0;
+    return gone || has_read || (asker.until_ns > 0 && now_ns >= asker.until_ns);
+  });
   std::vector<std::int64_t> late;
   for (auto& [number, u] : unknown_) {
     if (u.since_ns < 0) u.since_ns = now_ns;

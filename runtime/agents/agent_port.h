@@ -1,4 +1,4 @@
-// AgentPort: where the agents of other machines join a job.
+// AgentPort: where the agents of other machines join a job, and other processes that have the token ask it something.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,10 @@ class AgentPort {
   void turn(std::int64_t now_ns);
   /// The agents that have joined since the last call.
   std::vector<Joined> take_joined() { return std::exchange(joined_, {}); }
+  /// Takes the requests that have come (Asks). `answer` returns the answer, or nullopt: it is given later, by reply().
+  void serve_requests(const std::function<std::optional<std::string>(const std::string& request)>& answer);
+  /// Answers all who wait.
+  void reply(const std::string& text);
 
  private:
   struct Unknown {
@@ -51,12 +56,19 @@ class AgentPort {
     std::string peer;
     std::int64_t since_ns = -1;  // turn() sets it
   };
+  struct Asker {
+    std::unique_ptr<Connection> connection;
+    std::string request;
+    bool asked = false;         // the job has heard it
+    std::int64_t until_ns = 0;  // it has its answer, and so long to read it; 0: it has none
+  };
   struct Wrong {
     std::int64_t count = 0, told_ns = -1;
     std::string what;
   };
   AgentPort(int fd, const TokenKey& token) : fd_(fd), token_(token) {}
   void accept();
+  static void give(Asker& asker, const std::string& text);
   void serve(std::int64_t number);
   void drop(std::int64_t number, const std::string& why);
 
@@ -66,6 +78,7 @@ class AgentPort {
   std::int64_t next_ = 0;
   std::map<std::string, Wrong> wrong_;  // by host; emptied as it is told
   std::vector<Joined> joined_;
+  std::vector<Asker> askers_;  // at most unknown_max
 };
 
 }  // namespace troupe::runtime

@@ -50,26 +50,28 @@ std::string host_of_shared_memory() {
 /// One connection, from its beginning to its end.
 class Service {
  public:
-  Service(const AgentOptions& options, int fd, EndSignals& signals)
-      : options_(options), signals_(signals), connection_(fd, Handshake::End::joins, options.token),
-        agent_([this](const FromAgent& m) { tell(m); }) {}
+  /// `agent`: tells what tell() takes. `kept`: what it has kept of the connection before.
+  Service(const AgentOptions& options, int fd, EndSignals& signals, Agent& agent, const Agent::Kept& kept)
+      : options_(options), signals_(signals), connection_(fd, Handshake::End::joins, options.token), agent_(agent),
+        kept_(kept) {}
 
   Parting run(std::int64_t deadline_ns) {
     while (!parting_) turn(deadline_ns);
-    if (!parting_->finished)
-      if (const Status s = agent_.finish(grace_ms, killed_ms_max); !s.ok()) log_warn(s.message());
     return *parting_;
   }
-
- private:
-  void part(Parting how) {
-    if (!parting_) parting_ = std::move(how);
-  }
+  /// Whether the job has proved the token; has taken the machine.
+  bool open() const { return connection_.open(); }
+  bool taken() const { return budget_ns_ > 0; }
 
   void tell(const FromAgent& message) {
     if (parting_ || !connection_.open()) return;
     sent_ns_ = clock_.now_ns();
     if (const Status s = connection_.post(encode(message)); !s.ok()) part({false, false, s});
+  }
+
+ private:
+  void part(Parting how) {
+    if (!parting_) parting_ = std::move(how);
   }
 
   /// Tells the job that this machine lives, and parts from a job that does not tell so.
@@ -111,7 +113,8 @@ class Service {
     const Status s = connection_.serve(messages);
     heard_ns_ = clock_.now_ns();
     if (!known && connection_.open())
-      tell(Joins{options_.machine, options_.places, options_.program, options_.net_device, host_of_shared_memory()});
+      tell(Joins{options_.machine, options_.places, options_.program, options_.net_device, host_of_shared_memory(),
+                 kept_.job, kept_.places});
     for (const auto& message : messages) {
       const auto order = decode_to_agent(message);
       if (!order.ok()) return part({false, false, order.status()});
@@ -124,6 +127,7 @@ class Service {
     if (const auto* welcome = std::get_if<Welcome>(&order)) {
       budget_ns_ = welcome->budget_ms * ms;
       looked_ns_ = clock_.now_ns();
+      agent_.forget_kept(welcome->keeps);
       log_info("the job takes this machine");
       if (options_.on_join) options_.on_join();
     } else if (const auto* refused = std::get_if<Refused>(&order)) {
@@ -152,7 +156,8 @@ class Service {
   EndSignals& signals_;
   SteadyClock clock_;
   Connection connection_;
-  Agent agent_;
+  Agent& agent_;
+  const Agent::Kept& kept_;
   std::int64_t budget_ns_ = 0;  // the job has taken the machine
   std::int64_t sent_ns_ = 0, heard_ns_ = 0, looked_ns_ = 0;
   std::optional<Parting> parting_;
@@ -185,6 +190,12 @@ Status run_agent(const AgentOptions& options) {
   std::int64_t lost_ns = clock.now_ns();
   std::string told;
   std::size_t attempt = 0;
+  Service* service = nullptr;
+  const auto tell = [&service](const FromAgent& m) {
+    if (service) service->tell(m);
+  };
+  auto agent = std::make_unique<Agent>(tell);
+  Agent::Kept kept;
   for (;;) {
     const std::int64_t deadline_ns = lost_ns + options.wait_ms * ms;
     Status why;
@@ -193,11 +204,16 @@ Status run_agent(const AgentOptions& options) {
       why = fd.status();
     } else {
       const std::int64_t begin_ns = clock.now_ns();
-      const Parting parting = Service(options, *fd, signals).run(std::min(deadline_ns, begin_ns + attempt_ns));
+      Service connected(options, *fd, signals, *agent, kept);
+      service = &connected;
+      const Parting parting = connected.run(std::min(deadline_ns, begin_ns + attempt_ns));
+      service = nullptr;
       if (parting.finished) return {};
+      if (connected.taken()) kept = agent->keep(grace_ms, killed_ms_max);
       if (parting.refused) return parting.why.in(options.join);
       why = parting.why.in(options.join);
-      if (clock.now_ns() - begin_ns > 10 * retry_ns) lost_ns = clock.now_ns();  // it was a job for a while
+      if (connected.open() && clock.now_ns() - begin_ns > 10 * retry_ns)
+        lost_ns = clock.now_ns();  // a job, for a while
     }
     if (std::exchange(told, why.message()) != why.message()) log_warn(why.message() + ": tries again");
     if (clock.now_ns() + retry_ns >= lost_ns + options.wait_ms * ms)

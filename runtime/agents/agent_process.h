@@ -22,7 +22,8 @@ struct AgentOptions {
 };
 
 /// Joins, starts and watches places as the job says, and ends when it is over. While the job cannot be reached, or
-/// refuses the machine for now, tries again; its places end with a connection that breaks. SIGINT, SIGTERM and SIGHUP
+/// refuses the machine for now, tries again; the processes of its places end with a connection that breaks, and their
+/// memory is kept for the same job until another one takes the machine. SIGINT, SIGTERM and SIGHUP
 /// end it and its places. Error: the job has refused the machine, has another token, or has not taken the machine for
 /// wait_ms.
 Status run_agent(const AgentOptions& options);

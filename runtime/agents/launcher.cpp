@@ -220,6 +220,12 @@ void Launcher::await_ends(int ms, const std::function<void(WorkerProcess&)>& rea
 }
 
 Status Launcher::finish(int grace_ms, const std::function<void(Rank, const std::string&)>& line, int killed_ms) {
+  const Status ended = end_processes(grace_ms, line, killed_ms);
+  for (WorkerProcess& w : workers_) forget_memory(w, false);
+  return ended;
+}
+
+Status Launcher::end_processes(int grace_ms, const std::function<void(Rank, const std::string&)>& line, int killed_ms) {
   const auto read_rest = [&](WorkerProcess& w) {
     read_log(w, [&](const std::string& text) {
       if (line) line(static_cast<Rank>(&w - workers_.data()), text);
@@ -238,8 +244,7 @@ Status Launcher::finish(int grace_ms, const std::function<void(Rank, const std::
   int count = 0;
   for (auto& w : workers_) {
     read_rest(w);
-    for (int* fd : {&w.log_fd, &w.memory_fd, &w.home_fd})
-      if (const int open = std::exchange(*fd, -1); open >= 0) ::close(open);
+    if (const int log = std::exchange(w.log_fd, -1); log >= 0) ::close(log);
     if (w.exited) continue;
     w.left = true;
     if (w.pidfd >= 0) ::close(w.pidfd);

@@ -80,8 +80,11 @@ class Launcher {
   bool reap(WorkerProcess& worker);
   /// Closes all control links, waits up to `grace_ms` for the workers to exit by themselves, then kills the rest and
   /// waits up to `killed_ms` for their end. What their logs still have goes to `line`, with the worker's rank; null: it
-  /// is lost. Error (`unavailable`): workers have not ended even so, by rank and pid. They are left, and no later call
-  /// waits for them.
+  /// is lost. Their memory is kept. Error (`unavailable`): workers have not ended even so, by rank and pid. They are
+  /// left, and no later call waits for them.
+  Status end_processes(int grace_ms, const std::function<void(Rank, const std::string&)>& line = {},
+                       int killed_ms = killed_ms_max);
+  /// The same, and lets go of their memory.
   Status finish(int grace_ms, const std::function<void(Rank, const std::string&)>& line = {},
                 int killed_ms = killed_ms_max);
 

@@ -196,6 +196,14 @@ class Coordinator {
 
   /// The job may use a place that has a process, and no rank so far: a spare, or one that joins.
   void add_place(PlaceId place, std::int64_t now_ns) { all_.push_back(place), added_ns_[place] = now_ns; }
+  /// Whether the job waits for this place, which was lost with its machine and has the state that its rank had.
+  bool waits_for(PlaceId place) const {
+    return waits_for_places() && phase_ == Phase::leaving && home_.plan == plan_ && rank_of(place) >= 0 &&
+           gone_.count(place) > 0;
+  }
+  /// The machine of a place is reached again, and has kept its memory, in which this lies whole: a new process takes
+  /// it. REQUIRES: waits_for(place).
+  void comes_back(PlaceId place, const WholeVersions& left, std::int64_t now_ns);
   /// The job has no use for a place any more: its process may end. No effect on one that has a rank by now.
   void dismiss(PlaceId place) {
     if (rank_of(place) < 0) give_up(place);

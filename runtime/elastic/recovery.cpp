@@ -237,6 +237,13 @@ void Coordinator::wait_for_places(std::int64_t now_ns) {
   ends(fmt::format("the run has lost machines, and too few have joined within {:.0f} s", wait_s));
 }
 
+void Coordinator::comes_back(PlaceId place, const WholeVersions& left, std::int64_t now_ns) {
+  REQUIRE(waits_for(place), static_cast<std::int32_t>(place));
+  gone_.erase(place);
+  home_.left[place] = left;
+  start_again(rank_of(place), false, now_ns);
+}
+
 void Coordinator::enter_places(std::int64_t now_ns) {
   if (const Status s = replan(now_ns); !s.ok())
     return end(s.in(incident_->cause.substr(0, incident_->cause.find('\n'))), exit_worker);

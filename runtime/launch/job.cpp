@@ -142,10 +142,10 @@ class Job {
     return {};
   }
 
-  void add_machine(AgentPort::Joined& one, bool late) {
+  void add_machine(AgentPort::Joined& one, bool late, const std::vector<PlaceId>& back = {}) {
     log_info(
         fmt::format("machine {} ({}) joins, with {}", one.joins.machine, one.peer, counted(one.joins.places, "place")));
-    places_.add_machine(std::move(one), late);
+    places_.add_machine(std::move(one), late, back);
   }
 
   /// An agent asks the running job to take its machine.
@@ -160,8 +160,18 @@ class Job {
         log_warn(fmt::format("{} is refused for now: {}", one.peer, taken.message()));
       return refuse_for_now(one, taken);
     }
+    const bool was_here = one.joins.job == coordinator_.generation().job && !one.joins.kept.empty();
+    if (was_here && !coordinator_.runs() && !coordinator_.waits_for_places())
+      return refuse_for_now(one, Status(Code::unavailable, "the job is about to recover"));
     told_taken_.erase(machine);
-    add_machine(one, true);
+    std::vector<KeptPlace> kept = was_here ? one.joins.kept : std::vector<KeptPlace>();
+    std::erase_if(kept, [&](const KeptPlace& k) {
+      return !places_.can_be_back(k.place, machine) || !coordinator_.waits_for(k.place);
+    });
+    std::vector<PlaceId> back;
+    for (const KeptPlace& k : kept) back.push_back(k.place);
+    add_machine(one, true, back);
+    for (const KeptPlace& k : kept) coordinator_.comes_back(k.place, k.left, clock_.now_ns());
     changes_.joined(machine);
   }
 
@@ -220,7 +230,7 @@ class Job {
     bool signal = false;
     set.add(signals_.fd(), POLLIN, [&signal](short happened) { signal = happened != 0; });
     if (socket_)
-      for (const int fd : socket_->fds()) set.add(fd, POLLIN, [](short) {});  // serve_socket() looks at all
+      for (const int fd : socket_->fds()) set.add(fd, POLLIN, [](short) {});  // serve_requests() looks at all
     constexpr std::int64_t poll_ms = 200;
     const std::int64_t most_ms = port_ ? std::min<std::int64_t>(poll_ms, options_.detect_budget_ms / 8) : poll_ms;
     const std::int64_t wait_ms = std::clamp((coordinator_.wakes_ns() - clock_.now_ns()) / 1'000'000 + 1,
@@ -240,20 +250,27 @@ class Job {
     places_.bring_to(coordinator_, clock_.now_ns());
     if (signal && !coordinator_.over()) on_signal();
     check_output();
-    if (socket_ && !coordinator_.over()) serve_socket();
-    if (const auto answer = changes_.turn()) socket_->reply(*answer);
+    if (!coordinator_.over()) serve_requests();
+    if (const auto answer = changes_.turn()) reply(*answer);
     coordinator_.turn(polled_ns);                     // until then links have been read
     places_.bring_to(coordinator_, clock_.now_ns());  // what came of its orders
   }
 
   // ---- requests of other processes ------------------------------------------------------------------
 
-  void serve_socket() {
-    socket_->serve([this](const std::string& request) -> std::optional<std::string> {
+  void serve_requests() {
+    const auto answer = [this](const std::string& request) -> std::optional<std::string> {
       if (request == "ps") return state_text();
       if (request.rfind(scale_request, 0) == 0) return changes_.ask(request.substr(std::strlen(scale_request)));
       return "troupe: the job does not know the request '" + request + "'";
-    });
+    };
+    if (socket_) socket_->serve(answer);
+    if (port_) port_->serve_requests(answer);
+  }
+
+  void reply(const std::string& text) {
+    if (socket_) socket_->reply(text);
+    if (port_) port_->reply(text);
   }
 
   std::string state_text() {

@@ -29,7 +29,7 @@ void JobPlaces::use_this_machine() {
   m.own = std::make_unique<Agent>([this](FromAgent message) { told_.push_back(std::move(message)); });
 }
 
-void JobPlaces::add_machine(AgentPort::Joined joined, bool late) {
+void JobPlaces::add_machine(AgentPort::Joined joined, bool late, const std::vector<PlaceId>& back) {
   Machine& m = machines_.emplace_back();
   m.name = joined.joins.machine;
   m.net_device = joined.joins.net_device;
@@ -37,7 +37,21 @@ void JobPlaces::add_machine(AgentPort::Joined joined, bool late) {
   m.late = late;
   m.places = joined.joins.places;
   m.connection = std::move(joined.connection);
-  order(machines_.size() - 1, Welcome{machine_budget_ms()});
+  const std::size_t number = machines_.size() - 1;
+  for (const PlaceId id : back) {
+    Place& place = at(id);
+    place.machine = number;
+    place.dismissed = false;
+    place.has_room = true;
+    ++m.started;
+  }
+  order(number, Welcome{machine_budget_ms(), back});
+}
+
+bool JobPlaces::can_be_back(PlaceId place, const std::string& machine) const {
+  if (static_cast<std::size_t>(place) >= places_.size()) return false;
+  const Machine& m = machines_[at(place).machine];
+  return !m.own && !m.connection && m.name == machine;
 }
 
 std::int32_t JobPlaces::machine_budget_ms() const {
@@ -327,8 +341,8 @@ void JobPlaces::take(const FromAgent& message, Coordinator& coordinator, std::in
                    if (place.dismissed || never) give_room_back(place);
                    if (place.started || coordinator.rank_of(m.place) >= 0) coordinator.down(m.place, m.end, now_ns);
                  },
-                 [&](const AgentFailed& m) { coordinator.end(m.why, exit_worker); },
-                 [](const Joins&) {},                         // AgentPort takes it
+                 [&](const AgentFailed& m) { coordinator.end(m.why, exit_worker); }, [](const Joins&) {},
+                 [](const Asks&) {},                          // AgentPort takes these
                  [](const Beat&) {}, [](const Finished&) {},  // read() takes it
              },
              message);

@@ -35,8 +35,10 @@ class JobPlaces final : public CoordinatorSink {
   /// Without another machine: this one, which takes any number of places.
   void use_this_machine();
   /// An agent that has joined, `late`: since the first place was started; places that are started from now on may be
-  /// there. It is told so.
-  void add_machine(AgentPort::Joined joined, bool late = false);
+  /// there. It is told so. `back`: places that it has kept (can_be_back), and has again.
+  void add_machine(AgentPort::Joined joined, bool late = false, const std::vector<PlaceId>& back = {});
+  /// Whether a place was lost with a machine of this name.
+  bool can_be_back(PlaceId place, const std::string& machine) const;
   /// Whether a machine of this name is reached.
   bool has_machine(const std::string& name) const;
   /// Places that can still be started.

@@ -290,10 +290,11 @@ struct WaitingRun {
   Machines machines{3};
   OnMachines job{machines};
   std::vector<std::string> steps{"--steps", "120", "--set", "schedule.batch=8"};
+  std::string mesh = "dp=2";
   std::unique_ptr<Run> here, there, command;
 
   void begin(const std::vector<std::string>& more = {}) {
-    std::vector<std::string> words{"--mesh", "dp=2", "--recovery", "slots"};
+    std::vector<std::string> words{"--mesh", mesh, "--recovery", "slots"};
     words.insert(words.end(), steps.begin(), steps.end());
     words.insert(words.end(), more.begin(), more.end());
     here = std::make_unique<Run>(job.agent(0));
@@ -439,6 +440,48 @@ TEST_CASE("a machine that was stopped comes back by itself when it goes on") {
   CHECK(w.there->wait().code == exit_ok);
 }
 
+TEST_CASE("a machine that alone has a stage comes back with its memory, and the run goes on with the same step") {
+  for (const bool cut : {true, false}) {
+    CAPTURE(cut);
+    WaitingRun w;
+    if (!w.machines.ok) return skip(Machines::why_not);
+    w.mesh = "pp=2";
+    w.begin();
+    if (cut) w.machines.cut(1);
+    else w.there->send_to_group(SIGSTOP);
+    ::sleep(3);
+    w.check_that_it_waits();
+    if (cut) w.machines.heal(1);
+    else w.there->send_to_group(SIGCONT);
+    w.check_end();
+    const auto incident = the_incident(w.job.out);
+    CHECK(incident["from"] == "memory");
+    CHECK(incident.value("moved_bytes", 0) == 0);
+    CHECK(incident["committed"].get<int>() - incident["step"].get<int>() <= 1);
+    CHECK(w.there->wait().code == exit_ok);
+  }
+}
+
+TEST_CASE("a machine that comes back too late has no part in a run that has taken another one, and is a spare") {
+  WaitingRun w;
+  if (!w.machines.ok) return skip(Machines::why_not);
+  w.steps = {"--steps", "2000", "--set", "schedule.batch=8"};
+  w.begin();
+  Run third(w.job.agent(2));
+  w.machines.cut(1);
+  for (int i = 0; i < 100 && incidents_of(w.job.out).empty(); ++i) ::usleep(100'000);
+  w.machines.heal(1);
+  const auto is_idle = [&] {
+    return run(troupe_command({"ps", w.job.out})).out.find("without a worker: " + w.machines.name(1)) !=
+           std::string::npos;
+  };
+  for (int i = 0; i < 100 && !is_idle(); ++i) ::usleep(100'000);
+  CHECK(is_idle());
+  w.check_end();
+  CHECK(the_incident(w.job.out)["from"] == "memory");
+  for (Run* agent : {w.there.get(), &third}) CHECK(agent->wait().code == exit_ok);
+}
+
 TEST_CASE("an agent whose machine's name is taken is refused for as long as it is, and disturbs nothing") {
   WaitingRun w;
   if (!w.machines.ok) return skip(Machines::why_not);
@@ -450,6 +493,31 @@ TEST_CASE("an agent whose machine's name is taken is refused for as long as it i
   CHECK(taken.err.find("there is a machine " + w.machines.name(1) + " already") != std::string::npos);
   w.check_end();
   CHECK_FALSE(std::filesystem::exists(w.job.out + "/incidents.jsonl"));
+}
+
+TEST_CASE("who has the token asks a run from another machine what it does, and to go on with another mesh") {
+  WaitingRun w;
+  if (!w.machines.ok) return skip(Machines::why_not);
+  w.steps = {"--steps", "1500", "--set", "schedule.batch=8"};
+  w.begin();
+  const std::string at = Machines::address(0) + ":" + port, other = w.job.dir / "other";
+  const auto from_third = [&](std::vector<std::string> words) {
+    return run(w.machines.on(2, troupe_command(std::move(words))));
+  };
+  const Outcome ps = from_third({"ps", at, "--token-file", w.job.token});
+  CHECK(ps.code == exit_ok);
+  for (const int i : {0, 1}) CHECK(ps.out.find(w.machines.name(i)) != std::string::npos);
+  write_token(other, 'o');
+  const Outcome refused = from_third({"ps", at, "--token-file", other});
+  CHECK(refused.code == exit_output);
+  CHECK(refused.err.find("it may have another token") != std::string::npos);
+  const Outcome scaled = from_third({"scale", at, "--mesh", "dp=1", "--token-file", w.job.token});
+  CHECK(scaled.code == exit_ok);
+  CHECK(scaled.out.find("the job goes on as dp=1") != std::string::npos);
+  check_one_line(from_third({"scale", at, "--mesh", "dp=1,tp=2", "--token-file", w.job.token}), exit_plan,
+                 {"'dp=1,tp=2' has tp=2, and the run tp=1"});
+  w.check_end();
+  check_one_line(from_third({"ps", at, "--token-file", w.job.token}), exit_output, {"Connection refused"});
 }
 
 TEST_CASE("a run without recovery refuses an agent that comes when it has begun") {

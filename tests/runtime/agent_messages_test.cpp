@@ -40,10 +40,11 @@ TellPlan a_plan() {
 /// One of each kind.
 std::vector<Bytes> all_to_agent() {
   std::vector<Bytes> out;
-  for (const ToAgent& m : std::vector<ToAgent>{
-           Welcome{2000}, Refused{"why"}, StartPlace{PlaceId{1}, {"ip", "netns"}, true}, a_plan(),
-           RestartPlace{of, PlaceId{2}, true}, ToPlaces{of, {PlaceId{0}, PlaceId{4}}, shared(Enter{})},
-           KillPlace{PlaceId{3}}, DismissPlace{PlaceId{4}}, SettledPlaces{{PlaceId{1}}}, Finish{500, 30'000}, Beat{}})
+  for (const ToAgent& m :
+       std::vector<ToAgent>{Welcome{2000}, Refused{"why"}, StartPlace{PlaceId{1}, {"ip", "netns"}, true}, a_plan(),
+                            RestartPlace{of, PlaceId{2}, true}, ToPlaces{of, {PlaceId{0}, PlaceId{4}}, shared(Enter{})},
+                            KillPlace{PlaceId{3}}, DismissPlace{PlaceId{4}}, SettledPlaces{{PlaceId{1}}},
+                            Finish{500, 30'000}, Beat{}, Answer{"runs"}})
     out.push_back(encode(m));
   return out;
 }
@@ -54,7 +55,7 @@ std::vector<Bytes> all_from_agent() {
            Joins{"m", 2, "p"}, PlaceStarted{PlaceId{1}, 12, "name"}, MemoryRenewed{PlaceId{1}, "other"},
            FromPlace{PlaceId{2}, {of, Bytes(9)}}, Garbled{PlaceId{2}, why}, PlaceLogged{PlaceId{3}, "line"},
            PlaceEnded{PlaceId{3}, {ProcessEnd::Kind::worn, why, std::vector<std::int64_t>{1, 2}}}, AgentFailed{why},
-           Finished{why}, Beat{}})
+           Finished{why}, Beat{}, Asks{"ps"}})
     out.push_back(encode(m));
   return out;
 }
@@ -63,7 +64,11 @@ std::vector<Bytes> all_from_agent() {
 
 TEST_CASE("every order of a job survives the wire") {
   CHECK(to_agent(Welcome{2000}).budget_ms == 2000);
-  CHECK(to_agent(Refused{"another executable"}).why == "another executable");
+  for (const bool for_now : {false, true}) {
+    CHECK(to_agent(Refused{"another executable", for_now}).why == "another executable");
+    CHECK(to_agent(Refused{"another executable", for_now}).for_now == for_now);
+  }
+  CHECK(to_agent(Welcome{8, {PlaceId{2}, PlaceId{0}}}).keeps == std::vector<PlaceId>{PlaceId{2}, PlaceId{0}});
   const auto start = to_agent(StartPlace{PlaceId{3}, {"ip", "netns", "exec", "b"}, true});
   CHECK(start.place == PlaceId{3});
   CHECK(start.prefix == std::vector<std::string>{"ip", "netns", "exec", "b"});
@@ -93,13 +98,28 @@ TEST_CASE("every order of a job survives the wire") {
   CHECK(finish.grace_ms == 500);
   CHECK(finish.killed_ms == 30'000);
   to_agent(Beat{});
+  CHECK(to_agent(Answer{"runs"}).text == "runs");
 }
 
 TEST_CASE("every report of an agent survives the wire") {
-  const auto joins = from_agent(Joins{"node1", 4, "0a1b"});
+  const auto joins = from_agent(Joins{"node1",
+                                      4,
+                                      "0a1b",
+                                      "eth0",
+                                      "host",
+                                      77,
+                                      {{PlaceId{1}, std::vector<std::int64_t>{4, 5}}, {PlaceId{3}, std::nullopt}}});
   CHECK(joins.machine == "node1");
   CHECK(joins.places == 4);
   CHECK(joins.program == "0a1b");
+  CHECK(joins.net_device == "eth0");
+  CHECK(joins.host == "host");
+  CHECK(joins.job == 77);
+  REQUIRE(joins.kept.size() == 2);
+  CHECK(joins.kept[0].place == PlaceId{1});
+  CHECK(joins.kept[0].left == std::vector<std::int64_t>{4, 5});
+  CHECK(joins.kept[1].place == PlaceId{3});
+  CHECK_FALSE(joins.kept[1].left.has_value());
   const auto started = from_agent(PlaceStarted{PlaceId{2}, 1ll << 40, "/proc/1/fd/9"});
   CHECK(started.place == PlaceId{2});
   CHECK(started.pid == 1ll << 40);
@@ -130,6 +150,7 @@ TEST_CASE("every report of an agent survives the wire") {
   CHECK(from_agent(Finished{}).left.ok());
   CHECK(from_agent(Finished{Status(Code::unavailable, "left")}).left.message() == "left");
   from_agent(Beat{});
+  CHECK(from_agent(Asks{"ps"}).request == "ps");
 }
 
 TEST_CASE("what no message of an agent is, is an error") {
@@ -143,6 +164,7 @@ TEST_CASE("what no message of an agent is, is an error") {
   CHECK_FALSE(decode_to_agent(encode(ToAgent(Welcome{7}))).ok());
   CHECK_FALSE(decode_to_agent(encode(ToAgent(Finish{-1, 0}))).ok());
   CHECK_FALSE(decode_from_agent(encode(FromAgent(Joins{"m", 0, ""}))).ok());
+  CHECK_FALSE(decode_from_agent(encode(FromAgent(Joins{"m\n", 1, ""}))).ok());
   TellPlan no_plan = a_plan();
   no_plan.plan = shared(Enter{});
   const auto refused = decode_to_agent(encode(ToAgent(no_plan)));

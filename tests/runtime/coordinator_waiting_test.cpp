@@ -177,3 +177,35 @@ TEST_CASE("a place whose process alone is lost comes back in a new one, and the 
   job.leave({0, 2});
   CHECK_FALSE(job.coordinator.waits_for_places());
 }
+
+TEST_CASE("a place whose machine is reached again has its rank and what it has kept, in a new process") {
+  for (const bool has : {true, false}) {
+    CAPTURE(has);
+    ThreePlaces job(nullptr, 1, false, 3, detects, waits);  // each place alone has a third of the moments
+    lose_two(job);
+    REQUIRE(job.coordinator.waits_for(PlaceId{2}));
+    CHECK_FALSE(job.coordinator.waits_for(PlaceId{1}));
+    CHECK_FALSE(job.coordinator.waits_for(PlaceId{7}));
+    job.coordinator.comes_back(PlaceId{2}, has ? Versions{2, 3} : Versions{}, ms);
+    job.coordinator.turn(ms);
+    CHECK_FALSE(job.coordinator.waits_for_places());
+    CHECK(job.shapes.empty());
+    CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{2, false}});
+    for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"}, ms);
+    CHECK(job.last<Connect>().adopt == (has ? 3 : -1));
+    if (has) CHECK(job.last<Connect>().home.areas.empty());
+  }
+}
+
+TEST_CASE("a job that has taken another place does not wait for the lost one, nor one whose state lies elsewhere") {
+  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  lose_two(job);
+  job.coordinator.add_place(PlaceId{3}, ms);
+  job.coordinator.turn(ms);
+  CHECK_FALSE(job.coordinator.waits_for(PlaceId{2}));
+  job.ends(1, ProcessEnd::Kind::lost, "worker 1 was lost with machine a", 2 * ms);  // before the plan has settled
+  job.coordinator.turn(2 * ms);
+  for (const Rank r : {0, 3}) job.hear(r, Quiesced{}, 2 * ms);
+  REQUIRE(job.coordinator.waits_for_places());
+  CHECK_FALSE(job.coordinator.waits_for(PlaceId{1}));
+}
