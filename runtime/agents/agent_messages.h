@@ -17,8 +17,8 @@ namespace troupe::runtime {
 struct Beat {};
 /// The job takes the machine. An agent of which the job hears nothing for `budget_ms` counts as lost. A job that says
 /// nothing may be busy, with the plan for another shape or a disk: for its agents it is lost after agent_patience times
-/// as long, and no less than ten seconds. `keeps`: places that it has kept (Joins), and that are the job's again; it lets
-/// go of the others.
+/// as long, and no less than ten seconds. `keeps`: places that it has kept (Joins), and that are the job's again; it
+/// lets go of the others.
 struct Welcome {
   std::int32_t budget_ms = 0;
   std::vector<PlaceId> keeps;
