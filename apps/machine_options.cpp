@@ -48,7 +48,8 @@ void name_paths_for_all(lm::JobArguments& arguments) {
   char folder[4096];
   if (arguments.machines.count == 0 || !::getcwd(folder, sizeof folder)) return;
   for (std::string* path : {&arguments.data, &arguments.out, &arguments.checkpoint_dir, &arguments.resume})
-    if (!path->empty() && path->front() != '/' && *path != "latest") *path = std::string(folder) + "/" + *path;
+    if (!path->empty() && path->front() != '/' && *path != "latest" && *path != "memory")
+      *path = std::string(folder) + "/" + *path;
 }
 
 CLI::App* agent_command(CLI::App& cli, lm::AgentArguments& a) {

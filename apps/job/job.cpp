@@ -102,18 +102,25 @@ int train_command(const App& app, const JobArguments& arguments) {
   FileStorage storage;
   std::optional<Resume> resume;
   std::optional<ResumePoint> point;
+  if (a.resumes_memory() && (a.machines.count == 0 || a.config_path.empty()))
+    return say(
+        invalid("--resume memory: agents keep what a run has in memory: give its configuration, and its --nodes"),
+        exit_usage);
   if (a.resumes) {
-    const bool latest = a.resumes_latest();
+    const bool latest = a.resumes_latest() || a.resumes_memory();
     if (latest && a.out.empty() && a.checkpoint_dir.empty())
       return say(invalid("--resume: name a checkpoint, or a configuration or --out that says where the run is"),
                  exit_usage);
     auto found = Resume::find(storage, latest ? checkpoint_dir(a) : a.resume, Resume::For::training);
-    if (!found.ok()) return say(found.status().in("--resume"), exit_checkpoint);
-    resume = *std::move(found);
-    auto first = resume->next();
-    if (!first.ok()) return say(first.status(), exit_checkpoint);
-    point = *std::move(first);
-    if (a.out.empty()) a.out = resume->run_folder();
+    const bool none = found.status().code() == Code::not_found && a.resumes_memory();
+    if (!found.ok() && !none) return say(found.status().in("--resume"), exit_checkpoint);
+    if (found.ok()) {
+      resume = *std::move(found);
+      auto first = resume->next();
+      if (!first.ok()) return say(first.status(), exit_checkpoint);
+      point = *std::move(first);
+      if (a.out.empty()) a.out = resume->run_folder();
+    }
   }
   auto p = prepare(a, code, point ? &*point : nullptr);
   if (!p.ok()) return say(p.status(), code);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -19,6 +20,8 @@
 #include "devices/base/text_table.h"
 #include "runtime/agents/agent_port.h"
 #include "runtime/agents/token.h"
+#include "runtime/launch/gather_machines.h"
+#include "runtime/launch/kept_run.h"
 
 namespace troupe::lm {
 
@@ -55,6 +58,8 @@ int Training::run() {
     JobOptions options = this->options();
     options.checked = true;  // by open()
     result = app_.run(plan_, std::move(options));
+    gathered_.reset();  // the job has taken them
+    kept_.reset();
     if (result.status.code() != Code::damaged || !point_) break;
     // The checkpoint's manifest was good and its data is not: tries an older one, unless the user named this
     // checkpoint.
@@ -142,6 +147,7 @@ Status Training::open(int& code) {
   TROUPE_TRY(app_.check(plan_, options()));
   TROUPE_ASSIGN(predicted_, predict(plan_));
   end_signals_.emplace();
+  if (a_.resumes_memory()) return begin_from_memory(code);
   if (point_) return begin_at_point(code);
   code = exit_output;
   return results_.open(plan_, predicted_, 0, false, ahead_);
@@ -199,6 +205,41 @@ Status Training::begin_at_point(int& code) {
   return {};
 }
 
+Status Training::begin_from_memory(int& code) {
+  code = exit_output;
+  TROUPE_ASSIGN(const auto before,
+                report::read_lines_before(a_.out + "/metrics.jsonl", std::numeric_limits<std::int64_t>::max()));
+  const std::int64_t told = before.train.empty() ? 0 : static_cast<std::int64_t>(before.train.back().step) + 1;
+  code = exit_worker;
+  TROUPE_ASSIGN(gathered_, open_and_gather(a_.machines, end_signals_->fd()));
+  if (!gathered_) {
+    code = exit_interrupted;
+    return end_signals_->interrupted();
+  }
+  auto kept = newest_kept(gathered_->joined, plan_, identity(), told);
+  const std::int64_t saved = point_ ? point_->manifest.stamp.step : -1;
+  if (kept && kept->version >= saved) {
+    first_step_ = kept->version;
+    if (point_) results_.goes_on(point_->manifest.stamp.job);
+    kept_ = std::make_shared<const KeptRun>(*std::move(kept));
+    code = exit_output;
+    TROUPE_TRY(results_.open(plan_, predicted_, first_step_, true, ahead_));
+    results_.note(fmt::format("goes on from step {}, which agents have kept in memory", first_step_));
+    return {};
+  }
+  const std::string none = "the agents have kept no whole step of this run, with this mesh and configuration";
+  code = exit_checkpoint;
+  if (!point_) return Status(Code::not_found, "--resume memory: " + none + ", and it has no checkpoint");
+  if (!kept) log_warn(none + ": the run goes on from its newest checkpoint");
+  return begin_at_point(code);
+}
+
+std::string Training::identity() const {
+  LmConfig config = p_.config;
+  config.data.fingerprint = fingerprint_;
+  return to_toml(config);
+}
+
 bool Training::evaluates_at(std::int64_t version) const {
   const auto every = p_.config.eval.every;
   return every > 0 && version > 0 && (version % every == 0 || version == steps_);
@@ -225,6 +266,9 @@ JobOptions Training::options() {
   o.tls = a_.tls;
   o.net_devices = a_.net_devices;
   o.machines = a_.machines;
+  o.gathered = gathered_;
+  o.kept = kept_;
+  o.identity = identity();
   for (const auto& prefix : a_.worker_prefixes) o.prefixes.push_back(split_words(prefix));
   o.throttle = p_.throttle;
   o.paced = a_.paced > 0 ? 1 : 0;
@@ -265,22 +309,22 @@ JobOptions Training::options() {
   };
   o.reader_gone = report::reader_gone;
   o.give_up = [this] { return changed_data_.ok() ? results_.write_error() : changed_data_; };
-  o.checkpoint.restore = point_ ? point_->folder : "";
+  if (point_ && kept_) o.checkpoint.job = point_->manifest.stamp.job;
+  else o.checkpoint.restore = point_ ? point_->folder : "";
   if (p_.config.checkpoint.every > 0) {
     const auto& c = p_.config.checkpoint;
-    LmConfig config = p_.config;
-    config.data.fingerprint = fingerprint_;
     o.checkpoint.dir = checkpoint_dir(a_);
     o.checkpoint.lock = folder_.lock_of(o.checkpoint.dir);
     o.checkpoint.every = c.every;
     o.checkpoint.retention = {c.keep, c.keep_every};
     o.checkpoint.failures_max = static_cast<int>(c.max_failures);
-    o.checkpoint.config = to_toml(config);
+    o.checkpoint.config = identity();
     o.checkpoint.on_begin = [this](const checkpoint::Stamp& claim) { results_.begun(claim.job, claim.generation); };
     o.checkpoint.on_event = [this](const CheckpointEvent& e) { results_.checkpoint(e); };
   }
   SessionOptions& s = o.session;
   s.first_step = first_step_;
+  if (kept_) s.sums = kept_->sums;
   s.steps = steps_;
   s.clip = p_.config.optimizer.clip;
   s.loss_divisor = static_cast<double>(tokens_per_step(p_.config));

@@ -37,6 +37,11 @@ class Training {
   /// Makes the run begin at `point_`. Error: its configuration does not fit, or the results cannot be written; `code`
   /// says which.
   Status begin_at_point(int& code);
+  /// Makes the run go on with the newest step that agents have kept in memory; where they have none, or a newer
+  /// checkpoint is there, as begin_at_point. Waits for the agents.
+  Status begin_from_memory(int& code);
+  /// What tells this run from others, with the fingerprint of its text: a configuration.
+  std::string identity() const;
   /// What a user whose training has diverged can do.
   std::string advice() const;
   Status with_advice(const Status& gave_up) const;
@@ -53,6 +58,8 @@ class Training {
   std::optional<Resume> resume_;
   OutputFolder folder_;
   std::optional<ResumePoint> point_;
+  std::shared_ptr<runtime::GatheredMachines> gathered_;  ///< where the run waits for agents before it begins
+  std::shared_ptr<const runtime::KeptRun> kept_;         ///< that they have, and from which the run goes on
   std::int64_t first_step_ = 0;
   std::optional<Corpus> corpus_;  ///< the text, as it was when its fingerprint was taken
   std::string fingerprint_;       ///< of the text

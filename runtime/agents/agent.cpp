@@ -55,6 +55,10 @@ void Agent::take(const ToAgent& order) {
                  [](const Refused&) {},
                  [](const Beat&) {},
                  [](const Answer&) {},
+                 [this](const Remember& o) {
+                   states_.emplace_back(o.version, o.state);
+                   if (states_.size() > states_kept) states_.pop_front();
+                 },
                  [this](const Finish& o) { tell_(Finished{finish(o.grace_ms, o.killed_ms)}); },
                  [this](const StartPlace& o) { start(o); },
                  [this](const TellPlan& o) { tell_plan(o); },
@@ -92,7 +96,9 @@ void Agent::start(const StartPlace& order) {
 }
 
 void Agent::tell_plan(const TellPlan& order) {
-  job_ = order.of.job;
+  if (of_.job != order.of.job) states_.clear();
+  of_ = order.of;
+  run_ = order.run;
   for (const auto& [id, hello] : order.hellos) {
     if (!has(id)) return;
     Place& place = places_.at(id);
@@ -116,6 +122,7 @@ void Agent::send_plan(PlaceId id, JobGeneration of) {
 
 void Agent::restart(const RestartPlace& order) {
   if (!has(order.place)) return;
+  of_ = order.of;
   Place& place = places_.at(order.place);
   place.broken = place.told = false;
   WorkerProcess& w = process(order.place);
@@ -208,15 +215,21 @@ WholeVersions Agent::left_by(PlaceId id) {
 Agent::Kept Agent::keep(int grace_ms, int killed_ms) {
   const Status ended = launcher_.end_processes(grace_ms, {}, killed_ms);
   if (!ended.ok()) log_warn(ended.message());
-  Kept kept{job_, {}};
+  Kept kept{of_.job, of_.number, {}, {}, {states_.begin(), states_.end()}};
+  const Place* first = nullptr;  // all have the plan that it has, or take no part
   for (auto& [id, place] : places_) {
     const WorkerProcess& w = process(id);
     place.broken = place.told = true;
     const bool usable = w.exited && w.memory_fd >= 0 && place.plan &&
-                        kind_of(w.wait_status) != ProcessEnd::Kind::suspect;
-    if (usable) kept.places.push_back({id, left_by(id)});
-    else Launcher::forget_memory(process(id), false);
+                        kind_of(w.wait_status) != ProcessEnd::Kind::suspect && (!first || *first->plan == *place.plan);
+    if (!usable) {
+      Launcher::forget_memory(process(id), false);
+      continue;
+    }
+    first = &place;
+    kept.places.push_back({id, left_by(id), place.hello.rank});
   }
+  if (first) kept.plan = digest_of(*first->plan, run_);
   return kept;
 }
 

@@ -2,6 +2,7 @@
 // what the job and the places say to each other. A job on one machine has one in its own process.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -33,7 +34,10 @@ class Agent {
   /// and what lies whole there. Nothing is told.
   struct Kept {
     std::uint64_t job = 0;
+    std::uint32_t generation = 0;
     std::vector<KeptPlace> places;
+    std::string plan;  ///< digest_of it
+    std::vector<std::pair<std::int64_t, SharedBytes>> states;
   };
   Kept keep(int grace_ms, int killed_ms);
   /// Lets go of all that was kept but for these.
@@ -63,7 +67,9 @@ class Agent {
   WholeVersions left_by(PlaceId place);
 
   const std::function<void(FromAgent)> tell_;
-  std::uint64_t job_ = 0;  // that has told a plan
+  JobGeneration of_;  // of the last plan that was told, or place that was restarted
+  std::string run_;   // TellPlan
+  std::deque<std::pair<std::int64_t, SharedBytes>> states_;  // of its versions (Remember)
   Launcher launcher_;
   std::map<PlaceId, Place> places_;
 };

@@ -1,10 +1,16 @@
 #include "runtime/agents/agent_messages.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
 
 #include "devices/base/overloaded.h"
 #include "devices/base/wire.h"
 #include "runtime/agents/agent.capnp.h"
+#include "runtime/agents/sodium_bytes.h"
 
 namespace troupe::runtime {
 
@@ -86,6 +92,11 @@ std::vector<std::byte> encode(const ToAgent& in) {
           },
           [&](const Beat&) { b.setBeat(); },
           [&](const Answer& m) { b.setAnswer(m.text); },
+          [&](const Remember& m) {
+            auto x = b.initRemember();
+            x.setVersion(m.version);
+            x.setState(data_of(*m.state));
+          },
           [&](const Refused& m) {
             auto x = b.initRefused();
             x.setWhy(m.why);
@@ -108,6 +119,7 @@ std::vector<std::byte> encode(const ToAgent& in) {
               hellos[i].setHello(data_of(encode(ToWorker(m.hellos[i].second))));
             }
             x.setRenewsMemory(m.renews_memory);
+            x.setRun(m.run);
           },
           [&](const RestartPlace& m) {
             auto x = b.initRestart();
@@ -150,6 +162,14 @@ std::vector<std::byte> encode(const FromAgent& in) {
                    for (unsigned i = 0; i < m.kept.size(); ++i) {
                      kept[i].setPlace(number(m.kept[i].place));
                      put_versions(kept[i], m.kept[i].left);
+                     kept[i].setRank(m.kept[i].rank);
+                   }
+                   x.setGeneration(m.generation);
+                   x.setPlan(m.plan);
+                   auto states = x.initStates(static_cast<unsigned>(m.states.size()));
+                   for (unsigned i = 0; i < m.states.size(); ++i) {
+                     states[i].setVersion(m.states[i].first);
+                     states[i].setState(data_of(*m.states[i].second));
                    }
                  },
                  [&](const PlaceStarted& m) {
@@ -201,6 +221,8 @@ Expected<ToAgent> decode_to_agent(std::span<const std::byte> in) {
         switch (r.which()) {
           case wire::ToAgent::BEAT: return Beat{};
           case wire::ToAgent::ANSWER: return Answer{r.getAnswer().cStr()};
+          case wire::ToAgent::REMEMBER:
+            return Remember{r.getRemember().getVersion(), shared(r.getRemember().getState())};
           case wire::ToAgent::WELCOME:
             if (r.getWelcome().getBudgetMs() < 8) refuse("a budget in which no end can say that it lives");
             return Welcome{r.getWelcome().getBudgetMs(), get_places(r.getWelcome().getKeeps())};
@@ -212,7 +234,7 @@ Expected<ToAgent> decode_to_agent(std::span<const std::byte> in) {
           }
           case wire::ToAgent::TELL_PLAN: {
             const auto x = r.getTellPlan();
-            TellPlan out{get(x.getOf()), shared(x.getPlan()), {}, x.getRenewsMemory()};
+            TellPlan out{get(x.getOf()), shared(x.getPlan()), {}, x.getRenewsMemory(), x.getRun().cStr()};
             const auto plan = decode_to_worker(*out.plan);
             if (!plan.ok() || !std::holds_alternative<PlanBytes>(*plan)) refuse("a plan that is none");
             for (const auto h : x.getHellos()) {
@@ -255,7 +277,13 @@ Expected<FromAgent> decode_from_agent(std::span<const std::byte> in) {
               if (std::any_of(text->begin(), text->end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }))
                 refuse("a name with control characters");
             out.job = x.getJob();
-            for (const auto& kept : x.getKept()) out.kept.push_back({place_of(kept.getPlace()), get_versions(kept)});
+            for (const auto& kept : x.getKept()) {
+              if (kept.getRank() < 0) refuse("a negative rank");
+              out.kept.push_back({place_of(kept.getPlace()), get_versions(kept), kept.getRank()});
+            }
+            out.generation = x.getGeneration();
+            out.plan = x.getPlan().cStr();
+            for (const auto& s : x.getStates()) out.states.emplace_back(s.getVersion(), shared(s.getState()));
             return out;
           }
           case wire::FromAgent::STARTED:
@@ -285,6 +313,47 @@ Expected<FromAgent> decode_from_agent(std::span<const std::byte> in) {
         }
         refuse("a kind of message that this version does not know");
       });
+}
+
+std::string digest_of(std::span<const std::byte> plan, const std::string& run) {
+  std::array<std::byte, 16> hash;
+  crypto_generichash_state state;
+  crypto_generichash_init(&state, nullptr, 0, hash.size());
+  crypto_generichash_update(&state, raw(plan.data()), plan.size());
+  crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(run.data()), run.size());
+  crypto_generichash_final(&state, raw(hash.data()), hash.size());
+  std::string text;
+  for (const std::byte b : hash) text += fmt::format("{:02x}", std::to_integer<int>(b));
+  return text;
+}
+
+std::vector<std::byte> encode_sums(const SumState& sums) {
+  capnp::MallocMessageBuilder message;
+  auto b = message.initRoot<wire::Sums>();
+  b.setUpdates(sums.updates);
+  b.setVoidSteps(sums.void_steps);
+  auto scales = b.initScales(static_cast<unsigned>(sums.scales.size()));
+  unsigned i = 0;
+  for (const auto& [name, scale] : sums.scales) {
+    scales[i].setName(name);
+    scales[i].setExponent(scale.exponent);
+    scales[i++].setPeak(scale.peak);
+  }
+  return message_bytes(message);
+}
+
+Expected<SumState> decode_sums(std::span<const std::byte> bytes) {
+  return read_message<wire::Sums, SumState>(bytes, "malformed state of sums", [](wire::Sums::Reader r) {
+    SumState sums;
+    sums.updates = r.getUpdates();
+    sums.void_steps = r.getVoidSteps();
+    if (sums.updates < 0 || sums.void_steps < 0) refuse("a negative count");
+    for (const auto& s : r.getScales()) {
+      if (std::abs(s.getExponent()) > exponent_max || !std::isfinite(s.getPeak())) refuse("a scale that there is not");
+      sums.scales[s.getName().cStr()] = {s.getExponent(), s.getPeak()};
+    }
+    return sums;
+  });
 }
 
 }  // namespace troupe::runtime

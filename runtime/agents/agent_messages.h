@@ -38,11 +38,13 @@ struct StartPlace {
 };
 /// The processes of these places hear the plan, and each its Hello, in this generation; so does a process that takes
 /// the place of one of them. `renews_memory`: each gets new memory first, and what it had stays until SettledPlaces.
+/// `run`: what tells the run from another one with this plan (JobOptions::identity).
 struct TellPlan {
   JobGeneration of;
   SharedBytes plan;  ///< encoded PlanBytes
   std::vector<std::pair<PlaceId, Hello>> hellos;
   bool renews_memory = false;
+  std::string run;
 };
 /// The agent starts another process in a place whose process has ended, and tells it plan and Hello, without drills.
 /// `afresh`: with new memory.
@@ -73,12 +75,20 @@ struct SettledPlaces {
 struct Finish {
   std::int32_t grace_ms = 0, killed_ms = 0;
 };
+/// What a job that begins anew needs to go on from this version: the state of its sums (encode_sums), which the agent
+/// keeps with the memory of its places. Comes before the commit that makes the version.
+struct Remember {
+  std::int64_t version = 0;
+  SharedBytes state;
+};
+/// An agent keeps those of so many versions, the last ones.
+inline constexpr std::size_t states_kept = 4;
 /// To who has said Asks: the answer, as that of a JobSocket (runtime/launch/job_socket.h).
 struct Answer {
   std::string text;
 };
 using ToAgent = std::variant<Welcome, Refused, StartPlace, TellPlan, RestartPlace, ToPlaces, KillPlace, DismissPlace,
-                             SettledPlaces, Finish, Beat, Answer>;
+                             SettledPlaces, Finish, Beat, Answer, Remember>;
 
 // ---- from an agent -----------------------------------------------------------------------------------
 
@@ -87,6 +97,7 @@ using ToAgent = std::variant<Welcome, Refused, StartPlace, TellPlan, RestartPlac
 struct KeptPlace {
   PlaceId place{};
   WholeVersions left;
+  Rank rank = 0;  ///< of the plan
 };
 /// The first message of an agent that joins. `places`: how many it takes. `program`: what tells its executable from
 /// another one. `net_device`: UCX network device of its places; empty: UCX's choice, or the job's. `host`: what tells
@@ -97,8 +108,11 @@ struct Joins {
   std::string program;
   std::string net_device;
   std::string host;
-  std::uint64_t job = 0;  ///< 0: it has kept nothing
+  std::uint64_t job = 0;         ///< 0: it has kept nothing
+  std::uint32_t generation = 0;  ///< the last one of that job of which the agent has heard
   std::vector<KeptPlace> kept;
+  std::string plan;                                          ///< digest_of the plan and the run that these were told
+  std::vector<std::pair<std::int64_t, SharedBytes>> states;  ///< as Remember
 };
 /// A place has a process. `memory`: the name by which processes of the machine open the place's memory; empty: none.
 struct PlaceStarted {
@@ -145,6 +159,12 @@ struct Asks {
 };
 using FromAgent = std::variant<Joins, PlaceStarted, MemoryRenewed, FromPlace, Garbled, PlaceLogged, PlaceEnded,
                                AgentFailed, Finished, Beat, Asks>;
+
+/// Tells a plan of a run (TellPlan) from others.
+std::string digest_of(std::span<const std::byte> plan, const std::string& run);
+std::vector<std::byte> encode_sums(const SumState& sums);
+/// Error (`invalid`): these bytes are no such state.
+Expected<SumState> decode_sums(std::span<const std::byte> bytes);
 
 /// Wire form: a Cap'n Proto message. Decoding returns an error (`invalid`) for malformed bytes, and for a kind or an
 /// error code that there is not; what a place says, or hears, is not looked into.

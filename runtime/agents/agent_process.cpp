@@ -114,7 +114,7 @@ class Service {
     heard_ns_ = clock_.now_ns();
     if (!known && connection_.open())
       tell(Joins{options_.machine, options_.places, options_.program, options_.net_device, host_of_shared_memory(),
-                 kept_.job, kept_.places});
+                 kept_.job, kept_.generation, kept_.places, kept_.plan, kept_.states});
     for (const auto& message : messages) {
       const auto order = decode_to_agent(message);
       if (!order.ok()) return part({false, false, order.status()});

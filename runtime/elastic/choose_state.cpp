@@ -109,7 +109,8 @@ Connect Coordinator::choose_state(std::int64_t now_ns) {
   const Inventory inventory = this->inventory();
   const auto held = newest_held(inventory);
   // Asked only where it may count: a disk may be slow, or damaged.
-  const auto saved = checkpoints_ && (!held || ends_early_) ? checkpoints_->newest() : std::nullopt;
+  auto saved = checkpoints_ && (!held || ends_early_) ? checkpoints_->newest() : std::nullopt;
+  if (saved && saved->version < version) saved.reset();  // of the job that this one goes on for
   if (ends_early_ && saved && saved->version >= held.value_or(0)) return end_as_saved(*saved, now_ns), connect;
   // Memory first, also where a checkpoint is newer than copies: to repeat steps needs no disk, which may be damaged.
   if (held) {
@@ -121,6 +122,11 @@ Connect Coordinator::choose_state(std::int64_t now_ns) {
     version = saved->version;
     sums = saved->sums;
     incident_->from = connect.restore = saved->folder;
+  } else if (options_.left) {
+    end(Status(Code::unavailable, incident_->cause.substr(0, incident_->cause.find('\n')))
+            .in(fmt::format("of step {}, with which the job began in memory, not all is left", version)),
+        exit_worker);
+    return connect;
   } else {
     incident_->from = connect.restore = options_.restore;
   }

@@ -36,6 +36,9 @@ Coordinator::Coordinator(const Plan& plan, CoordinatorOptions options, JobCheckp
   result_.places.resize(ranks);
   pulses_.resize(ranks);
   begin_session(options_.session.first_step, options_.session.sums);
+  if (!options_.left) return;
+  home_.left = options_.left->by_place;
+  incident_ = Incident{.cause = options_.left->cause, .committed = options_.session.first_step};
 }
 
 void Coordinator::begin_session(std::int64_t version, std::optional<SumState> sums) {
@@ -43,15 +46,18 @@ void Coordinator::begin_session(std::int64_t version, std::optional<SumState> su
   s.first_step = begins_with_ = version;
   s.sums = std::move(sums);
   if (pause_.begun()) s.steps = pause_.version();
-  session_ = std::make_unique<Session>(*plan_, std::move(s), held_checkpoints_,
-                                       [this](Rank to, const ToWorker& message) {
-                                         sink_.send(std::span(&options_.places[to], 1), fence_.generation(), message);
-                                       });
+  session_ = std::make_unique<Session>(
+      *plan_, std::move(s), held_checkpoints_, [this](Rank to, const ToWorker& message) {
+        if (const auto* commit = std::get_if<CommitStep>(&message); commit && to == 0 && options_.recovers)
+          sink_.remember(commit->step + 1, session_->sums());
+        sink_.send(std::span(&options_.places[to], 1), fence_.generation(), message);
+      });
   session_->name_places([this](Rank rank) { return worker(rank); });
 }
 
 void Coordinator::started(std::int64_t now_ns) {
   last_heard_ns_ = now_ns;
+  if (incident_) incident_->down_ns = incident_->last_down_ns = incident_->left_ns = now_ns;
   for (Pulse& p : pulses_) p.heard_ns = now_ns + start_may_take_ns();
   if (!over_) send_all(Enter{});
 }
@@ -409,6 +415,7 @@ void Coordinator::run(std::int64_t now_ns) {
   else stragglers_.emplace(*plan_), watched_plan_ = plan_;
   if (home_.plan == plan_) settle();  // else with the first commit
   if (incident_) incident_->ready_ns = now_ns;
+  if (options_.recovers) sink_.remember(session_->committed(), session_->sums());
   if (Status s = session_->begin(); !s.ok()) return end(std::move(s), exit_worker);
   hold_for_change();
 }

@@ -68,6 +68,9 @@ class CoordinatorSink {
   virtual void send(std::span<const PlaceId> to, JobGeneration of, const ToWorker& message) = 0;
   /// `status` with the last lines of the log of a place's process.
   virtual Status with_last_log_lines(PlaceId of, const Status& status) = 0;
+  /// The commit of a step is about to be sent, which makes this version: with these sums a job that begins anew goes on
+  /// from it, where the process of this one is lost.
+  virtual void remember(std::int64_t version, const SumState& sums) { (void)version, (void)sums; }
   /// Starts a process in a place whose process has ended, with the memory that it has left; `afresh`: with new memory.
   /// Tells it plan and rank, in this generation. Of a job that recovers; where none can be started, end() follows.
   virtual void restart(PlaceId place, JobGeneration of, bool afresh) { (void)place, (void)of, (void)afresh; }
@@ -107,6 +110,12 @@ struct ProcessEnd {
   WholeVersions left = std::vector<std::int64_t>();  ///< in the memory of the place, which no process writes now
 };
 
+/// Where the state lies from which a job begins that goes on for one whose process is lost, by places of its own.
+struct StateLeft {
+  std::map<PlaceId, WholeVersions> by_place;  ///< of the plan with which the job begins
+  std::string cause;                          ///< for people: what has become of the job before
+};
+
 struct CoordinatorOptions {
   SessionOptions session;
   std::vector<PlaceId> places;       ///< by rank; empty: rank r is place r
@@ -120,6 +129,9 @@ struct CoordinatorOptions {
   std::int64_t detect_ns = 2'000'000'000;
   /// CR-6, of a job that recovers and saves checkpoints.
   std::int64_t grace_ns = 20'000'000'000;
+  /// Nullopt: it begins with initial values, or from `restore`. Else with version session.first_step, which lies whole
+  /// in memory, as after an incident.
+  std::optional<StateLeft> left;
   int spares = 0;       ///< places without a rank that a planned change does not dismiss
   std::string restore;  ///< folder of the checkpoint to begin from; empty: initial values
   /// A place whose process has ended gets another one; false: it is gone for good. REQUIRES `replan` then.

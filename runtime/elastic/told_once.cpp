@@ -41,6 +41,10 @@ SnapshotObserver* ToldOnce::observer(SnapshotObserver& checkpoints) {
 SessionOptions ToldOnce::options() {
   SessionOptions s = application_;
   s.on_step = [this](const StepResult& r) { step(r); };
+  // Told before the commit is sent that lets places overwrite what a job goes on from whose process dies now.
+  s.on_voted = [this](std::int64_t step) {
+    if (holds_) tell_to(step);
+  };
   s.on_closed = [this](const std::string& program, std::int64_t version, const std::vector<Report>& reports) {
     closed(program, version, reports);
   };

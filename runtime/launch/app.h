@@ -9,6 +9,7 @@
 //   return app.run_main(plan, {.session = {.steps = 10}});
 #pragma once
 
+#include <memory>
 #include <set>
 #include <string>
 #include <type_traits>
@@ -34,6 +35,9 @@ struct JobMachines {
   int count_min = 1;
 };
 
+struct GatheredMachines;  // runtime/launch/gather_machines.h
+struct KeptRun;           // runtime/launch/kept_run.h
+
 struct JobOptions {
   /// A program of `readers` or a payload of `feed` that the plan does not take ends the job with exit_worker.
   SessionOptions session;
@@ -45,6 +49,14 @@ struct JobOptions {
   TraceWindow trace;                               ///< steps whose spans PlaceResult has
   std::int64_t memory_bytes_max = 0;               ///< of all workers together; 0: what this machine has available
   JobMachines machines;
+  /// The agents of `machines`, where they were waited for already (open_and_gather); null: the job waits for them.
+  std::shared_ptr<GatheredMachines> gathered;
+  /// What tells this run from others with the same plan, for agents that keep what it has in memory: its configuration
+  /// and the fingerprint of its text, say.
+  std::string identity;
+  /// What `gathered` have kept of a job whose process is lost, and from which this one goes on: session.first_step and
+  /// session.sums are its. Null: nothing.
+  std::shared_ptr<const KeptRun> kept;
   bool pin = false;                      ///< each compute thread to a core of its own, rank by rank
   std::vector<comm::Throttle> throttle;  ///< links between workers that are slowed down
   double paced = 0;                      ///< > 0: kernels take what the plan predicts, times this

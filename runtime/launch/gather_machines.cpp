@@ -8,6 +8,8 @@
 #include <set>
 
 #include "devices/base/log.h"
+#include "devices/base/text_table.h"
+#include "runtime/agents/agent_process.h"
 
 namespace troupe::runtime {
 
@@ -36,6 +38,18 @@ void refuse(AgentPort::Joined& joined, const Status& why) {
 
 void refuse_for_now(AgentPort::Joined& joined, const Status& why) {
   (void)joined.connection->post(encode(ToAgent(Refused{why.message(), true}))).ok();
+}
+
+Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& machines, int interrupt_fd) {
+  auto gathered = std::make_shared<GatheredMachines>();
+  TROUPE_ASSIGN(const TokenKey token, read_token(machines.token_file));
+  TROUPE_ASSIGN(gathered->port, AgentPort::open(machines.listen, token));
+  log_info(
+      fmt::format("waits for the agents of {} at {}", counted(machines.count, "machine"), gathered->port->address()));
+  TROUPE_ASSIGN(gathered->program, program_fingerprint());
+  TROUPE_ASSIGN(gathered->joined,
+                gather_machines(*gathered->port, machines, gathered->program, interrupt_fd, SteadyClock()));
+  return gathered->joined.empty() ? nullptr : gathered;
 }
 
 Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const JobMachines& machines,

@@ -1,6 +1,8 @@
 // A job waits until the agents of its machines have joined.
 #pragma once
 
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "devices/base/clock.h"
@@ -8,6 +10,17 @@
 #include "runtime/launch/app.h"
 
 namespace troupe::runtime {
+
+/// The agents of a job's machines, and where others join.
+struct GatheredMachines {
+  std::unique_ptr<AgentPort> port;
+  std::string program;  ///< program_fingerprint
+  std::vector<AgentPort::Joined> joined;
+};
+
+/// Listens at `machines.listen`, and waits for its agents. Null: `interrupt_fd` has become readable before. Error: as
+/// gather_machines; the port cannot be opened, the token or this executable not be read.
+Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& machines, int interrupt_fd);
 
 /// The agents of `machines.count` machines, by name: the same machines always have the same ranks. Agents of another
 /// executable than `program` (program_fingerprint), or of a machine that is there already, are refused. None:

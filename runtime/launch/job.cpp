@@ -27,6 +27,7 @@
 #include "runtime/launch/hello.h"
 #include "runtime/launch/job_places.h"
 #include "runtime/launch/job_socket.h"
+#include "runtime/launch/kept_run.h"
 #include "runtime/launch/shape_changes.h"
 #include "runtime/launch/shape_plans.h"
 #include "runtime/place/local_plan.h"
@@ -96,6 +97,10 @@ class Job {
     c.inputs_unchanged = o.inputs_unchanged;
     c.on_incident = o.on_incident;
     c.on_straggler = o.on_straggler;
+    if (o.kept) {
+      c.places = places_of(*o.kept, plan_.workers());
+      c.left = StateLeft{o.kept->left, "the process of the run was lost"};
+    }
     if (o.paced == 0 && o.machines.count == 0) c.places_at_once = std::ssize(usable_cores()) / std::max(1, o.threads);
     c.replaces = o.replaces;
     if (o.machines.count > 0) c.wait_for_places_ns = o.machines.wait_s * std::int64_t{1'000'000'000};
@@ -129,14 +134,16 @@ class Job {
   Status find_machines() {
     const JobMachines& o = options_.machines;
     if (o.count == 0) return places_.use_this_machine(), Status{};
-    TROUPE_ASSIGN(const TokenKey token, read_token(o.token_file));
-    TROUPE_ASSIGN(port_, AgentPort::open(o.listen, token));
-    log_info(fmt::format("waits for the agents of {} at {}", counted(o.count, "machine"), port_->address()));
-    TROUPE_ASSIGN(program_, program_fingerprint());
-    TROUPE_ASSIGN(auto joined, gather_machines(*port_, o, program_, signals_.fd(), clock_));
-    if (joined.empty()) return on_signal(), Status{};
-    for (AgentPort::Joined& one : joined) add_machine(one, false);
-    if (const std::int64_t need = plan_.workers() + options_.spares; places_.room() < need)
+    auto gathered = options_.gathered;
+    if (!gathered) {
+      TROUPE_ASSIGN(gathered, open_and_gather(o, signals_.fd()));
+    }
+    if (!gathered) return on_signal(), Status{};
+    port_ = std::move(gathered->port);
+    program_ = gathered->program;
+    for (AgentPort::Joined& one : gathered->joined) add_gathered(one);
+    const std::int64_t kept = options_.kept ? std::ssize(options_.kept->ranks) : 0;
+    if (const std::int64_t need = plan_.workers() + options_.spares - kept; places_.room() < need)
       return invalid(fmt::format("the job needs {}, and its machines have {}: give an agent more (--places)",
                                  counted(need, "place"), places_.room()));
     return {};
@@ -146,6 +153,18 @@ class Job {
     log_info(
         fmt::format("machine {} ({}) joins, with {}", one.joins.machine, one.peer, counted(one.joins.places, "place")));
     places_.add_machine(std::move(one), late, back);
+  }
+
+  /// One of the machines with which the job begins, with the places that it has kept of a job before.
+  void add_gathered(AgentPort::Joined& one) {
+    std::vector<PlaceId> kept;
+    if (options_.kept && one.joins.job == options_.kept->of.job)
+      for (const KeptPlace& k : one.joins.kept)
+        if (options_.kept->ranks.count(k.place) > 0) kept.push_back(k.place);
+    if (kept.empty()) return add_machine(one, false);
+    log_info(fmt::format("machine {} ({}) joins, with {} of the run before", one.joins.machine, one.peer,
+                         counted(std::ssize(kept), "worker")));
+    places_.add_machine_with(std::move(one), kept);
   }
 
   /// An agent asks the running job to take its machine.
@@ -166,7 +185,8 @@ class Job {
     told_taken_.erase(machine);
     std::vector<KeptPlace> kept = was_here ? one.joins.kept : std::vector<KeptPlace>();
     std::erase_if(kept, [&](const KeptPlace& k) {
-      return !places_.can_be_back(k.place, machine) || !coordinator_.waits_for(k.place);
+      return !places_.can_be_back(k.place, machine) || !coordinator_.waits_for(k.place) ||
+             coordinator_.rank_of(k.place) != k.rank;
     });
     std::vector<PlaceId> back;
     for (const KeptPlace& k : kept) back.push_back(k.place);
@@ -189,16 +209,22 @@ class Job {
   }
 
   Status start() {
-    coordinator_.enter({fresh_number(), checkpoints_ ? checkpoints_->claim().generation : 1});
+    // A job that goes on for one whose process is lost is that job, in its next generation.
+    const JobGeneration before = options_.kept ? options_.kept->of : JobGeneration{fresh_number(), 0};
+    coordinator_.enter({before.job, checkpoints_ ? checkpoints_->claim().generation : before.number + 1});
     const CheckpointTarget save = checkpoints_ ? CheckpointTarget{options_.checkpoint.dir, checkpoints_->claim().job}
                                                : CheckpointTarget{};
     places_.begin(hellos(options_, plan_.workers(), save));
-    for (std::int64_t n = plan_.workers() + options_.spares; n > 0; --n) {
+    const std::int64_t kept = options_.kept ? std::ssize(options_.kept->ranks) : 0;
+    for (std::int64_t n = plan_.workers() + options_.spares - kept; n > 0; --n) {
       const PlaceId place = places_.start();
       places_.bring_to(coordinator_, clock_.now_ns());
       TROUPE_TRY(places_.have_started(std::span(&place, 1)).status());
     }
+    places_.seat(coordinator_.places());
     places_.tell_plan(plan_, coordinator_.places(), coordinator_.generation());
+    if (options_.kept)
+      for (const auto& [place, rank] : options_.kept->ranks) places_.restart(place, coordinator_.generation(), false);
     if (!options_.replaces && shapes_for(plan_, plan_.workers() - 1).empty())
       log_warn(
           fmt::format("the loss of any worker{} will end the job: {} has nothing to give up, and no other shape runs "

@@ -142,7 +142,7 @@ void JobPlaces::tell(const Plan& plan, std::span<const PlaceId> places, JobGener
   std::map<std::pair<std::string, std::size_t>, std::int32_t> on_host;  // agents of one host share its /dev/shm
   for (const PlaceId place : places) ++on_host[host_of(place)];
   order_each(places, [&](const std::vector<PlaceId>& there) {
-    TellPlan order{of, bytes, {}, renews_memory};
+    TellPlan order{of, bytes, {}, renews_memory, options_.identity};
     for (const PlaceId place : there) {
       at(place).hello.neighbours = on_host.at(host_of(place));
       order.hellos.emplace_back(place, at(place).hello);
@@ -153,6 +153,34 @@ void JobPlaces::tell(const Plan& plan, std::span<const PlaceId> places, JobGener
 
 void JobPlaces::tell_plan(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) {
   tell(plan, places, of, false);
+}
+
+void JobPlaces::remember(std::int64_t version, const SumState& sums) {
+  SharedBytes state;
+  for (std::size_t m = 0; m < machines_.size(); ++m) {
+    if (!machines_[m].connection) continue;
+    if (!state) state = std::make_shared<const std::vector<std::byte>>(encode_sums(sums));
+    order(m, Remember{version, state});
+  }
+}
+
+void JobPlaces::add_machine_with(AgentPort::Joined joined, const std::vector<PlaceId>& kept) {
+  for (const PlaceId id : kept)
+    while (places_.size() <= static_cast<std::size_t>(id)) {  // a number whose place no agent has kept has no machine
+      Place& none = places_.emplace_back();
+      none.machine = std::numeric_limits<std::size_t>::max();
+      none.dismissed = true;
+    }
+  add_machine(std::move(joined), false, kept);
+}
+
+void JobPlaces::seat(std::span<const PlaceId> places) {
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    Place& place = at(places[rank]);
+    place.hello = hellos_[rank];
+    place.hello.place = static_cast<std::int32_t>(places[rank]);
+    if (const Machine& m = machines_[place.machine]; !m.net_device.empty()) place.hello.net_device = m.net_device;
+  }
 }
 
 void JobPlaces::reshape(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) {

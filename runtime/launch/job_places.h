@@ -37,6 +37,9 @@ class JobPlaces final : public CoordinatorSink {
   /// An agent that has joined, `late`: since the first place was started; places that are started from now on may be
   /// there. It is told so. `back`: places that it has kept (can_be_back), and has again.
   void add_machine(AgentPort::Joined joined, bool late = false, const std::vector<PlaceId>& back = {});
+  /// The same, of an agent that has kept places of a job whose process is lost: these are places of this job, and get
+  /// new processes once they are told to (restart). Before the first place is started.
+  void add_machine_with(AgentPort::Joined joined, const std::vector<PlaceId>& kept);
   /// Whether a place was lost with a machine of this name.
   bool can_be_back(PlaceId place, const std::string& machine) const;
   /// Whether a machine of this name is reached.
@@ -51,7 +54,9 @@ class JobPlaces final : public CoordinatorSink {
   void begin(std::vector<Hello> hellos) { hellos_ = std::move(hellos); }
   /// Starts the process of a new place. REQUIRES: room there.
   PlaceId start(OnMachines which = OnMachines::any);
-  /// Each of these places, by rank, has been started, and hears the plan.
+  /// These places, by rank, hear what is for their rank.
+  void seat(std::span<const PlaceId> places);
+  /// Each of these places, by rank, has been started, or is about to be restarted, and hears the plan.
   void tell_plan(const Plan& plan, std::span<const PlaceId> places, JobGeneration of);
   /// Whether each of these places has a process; the first error, where one could not be started.
   Expected<bool> have_started(std::span<const PlaceId> places) const;
@@ -76,6 +81,7 @@ class JobPlaces final : public CoordinatorSink {
 
   void send(std::span<const PlaceId> to, JobGeneration of, const ToWorker& message) override;
   Status with_last_log_lines(PlaceId of, const Status& status) override;
+  void remember(std::int64_t version, const SumState& sums) override;
   void restart(PlaceId place, JobGeneration of, bool afresh) override { order(place, RestartPlace{of, place, afresh}); }
   void kill(PlaceId place) override { order(place, KillPlace{place}); }
   void reshape(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) override;

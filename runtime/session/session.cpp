@@ -279,6 +279,7 @@ Status Session::commit(std::int64_t step, const std::vector<Closed>& places) {
     sums_.commit(terms);
   }
   c.exponents = sums_.exponents();
+  if (options_.on_voted) options_.on_voted(step);
   return commit(std::move(c), &result);
 }
 

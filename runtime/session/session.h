@@ -59,6 +59,8 @@ struct SessionOptions {
   std::function<std::vector<std::string>(std::int64_t version)> readers;
   /// a program of `readers` begins
   std::function<void(const std::string& program, std::int64_t version)> on_started;
+  /// All places have voted for a step, and its commit is about to be sent.
+  std::function<void(std::int64_t step)> on_voted;
   /// each committed step, void ones too; not the step that diverges
   std::function<void(const StepResult&)> on_step;
   /// A program other than training has closed: its reports, ordered by (name, microbatch).

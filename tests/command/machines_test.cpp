@@ -4,10 +4,12 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <sstream>
 
 #include "tests/command/checks.h"
@@ -31,21 +33,22 @@ struct OnMachines {
   TempDir dir;
   std::string out = dir / "out", token = dir / "token";
   int places = 1;  // of each machine
+  int host = 0;    // the machine of the command
   std::string wait_s = "20";
 
   explicit OnMachines(const Machines& m) : machines(m) { write_token(token, 't'); }
 
   std::vector<std::string> command(int nodes, const std::vector<std::string>& more) const {
     std::vector<std::string> arguments{
-        "--nodes", std::to_string(nodes), "--listen", Machines::address(0) + ":" + port, "--token-file", token,
+        "--nodes", std::to_string(nodes), "--listen", Machines::address(host) + ":" + port, "--token-file", token,
         "--quiet"};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    return machines.on(0, train(out, arguments));
+    return machines.on(host, train(out, arguments));
   }
   std::vector<std::string> agent(int i, const std::vector<std::string>& more = {}) const {
     std::vector<std::string> arguments{"agent",
                                        "--join",
-                                       Machines::address(0) + ":" + port,
+                                       Machines::address(host) + ":" + port,
                                        "--token-file",
                                        token,
                                        "--places",
@@ -493,6 +496,137 @@ TEST_CASE("an agent whose machine's name is taken is refused for as long as it i
   CHECK(taken.err.find("there is a machine " + w.machines.name(1) + " already") != std::string::npos);
   w.check_end();
   CHECK_FALSE(std::filesystem::exists(w.job.out + "/incidents.jsonl"));
+}
+
+namespace {
+
+/// A run on machines 0 and 1, whose command is on machine 2: its end takes no worker's machine with it.
+struct LostCommand {
+  Machines machines{3};
+  OnMachines job{machines};
+  std::vector<std::string> words{"--recovery", "slots", "--set", "schedule.batch=8", "--steps"};
+  std::unique_ptr<Run> here, there;
+
+  LostCommand() { job.host = 2; }
+  void begin_agents() {
+    here = std::make_unique<Run>(job.agent(0));
+    there = std::make_unique<Run>(job.agent(1));
+  }
+  std::vector<std::string> command(const std::string& mesh, const std::string& steps,
+                                   const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all{"--mesh", mesh};
+    all.insert(all.end(), words.begin(), words.end());
+    all.push_back(steps);
+    all.insert(all.end(), more.begin(), more.end());
+    return job.command(2, all);
+  }
+  std::vector<std::string> alone(const std::string& steps) const {
+    return {"--set", "schedule.batch=8", "--steps", steps};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a run whose process is killed goes on from the memory that its agents have kept, without a step repeated") {
+  for (const std::string mesh : {"dp=2", "pp=2"}) {
+    CAPTURE(mesh);
+    LostCommand lost;
+    if (!lost.machines.ok) return skip(Machines::why_not);
+    lost.begin_agents();
+    Run first(lost.command(mesh, "150"));
+    REQUIRE(first.wait_for_lines(lost.job.out + "/metrics.jsonl", 30));
+    first.send_to_group(SIGKILL);
+    check_nothing_left(first.wait(5));
+    const int told = count_lines(lost.job.out + "/metrics.jsonl");
+    const Outcome o = run(lost.command(mesh, "150", {"--resume", "memory"}), 60);
+    INFO(o.err);
+    CHECK(o.code == exit_ok);
+    CHECK(told_by(lost.job.out) == told_alone(lost.alone("150")));
+    const auto incident = the_incident(lost.job.out);
+    CHECK(incident["from"] == "memory");
+    CHECK(incident["cause"] == "the process of the run was lost");
+    CHECK(incident["step"].get<int>() <= told);
+    CHECK(incident["step"].get<int>() + 8 > told - told / 5);  // lines of evaluations count, too
+    for (Run* agent : {lost.here.get(), lost.there.get()}) CHECK(agent->wait().code == exit_ok);
+  }
+}
+
+TEST_CASE(
+    "a run whose process is lost goes on from a checkpoint where no agent has kept anything, or says that none is") {
+  for (const bool saves : {true, false}) {
+    CAPTURE(saves);
+    LostCommand lost;
+    if (!lost.machines.ok) return skip(Machines::why_not);
+    if (saves) lost.words.insert(lost.words.begin(), {"--checkpoint-every", "10"});
+    lost.begin_agents();
+    {
+      Run first(lost.command("dp=2", "150"));
+      REQUIRE(first.wait_for_lines(lost.job.out + "/metrics.jsonl", 40));
+      first.send_to_group(SIGKILL);
+      check_nothing_left(first.wait(5));
+    }
+    for (Run* agent : {lost.here.get(), lost.there.get()}) agent->send_to_group(SIGKILL);
+    lost.begin_agents();
+    const Outcome o = run(lost.command("dp=2", "150", {"--resume", "memory"}), 60);
+    INFO(o.err);
+    CHECK(o.err.find("the agents have kept no whole step of this run") != std::string::npos);
+    CHECK(o.code == (saves ? exit_ok : exit_checkpoint));
+    if (saves) CHECK(told_by(lost.job.out) == told_alone(lost.alone("150")));
+  }
+}
+
+/// TROUPE_KILLS=50 for the figure that is promised; a few in an ordinary run of the tests.
+TEST_CASE("kill -9 of the command at random times, over and over, repeats at most a step each time and skips none") {
+  const char* chosen = std::getenv("TROUPE_KILLS");
+  const int kills = chosen ? std::atoi(chosen) : 4;
+  LostCommand lost;
+  if (!lost.machines.ok) return skip(Machines::why_not);
+  lost.words = {"--recovery", "slots", "--set", "schedule.batch=8", "--set", "eval.every=0", "--steps"};
+  const std::string steps = std::to_string(100 + 120 * kills);
+  lost.begin_agents();
+  std::mt19937 random(static_cast<unsigned>(kills) + 1);
+  const std::string lines = lost.job.out + "/metrics.jsonl";
+  std::vector<std::string> more;
+  int done = 0;
+  for (int kill = 0; kill < kills; ++kill) {
+    CAPTURE(kill);
+    Run command(lost.command("dp=2", steps, more));
+    more = {"--resume", "memory"};
+    // Every third time also while it begins anew.
+    if (kill % 3 != 2 && !command.wait_for_lines(lines, count_lines(lines) + 5)) {
+      const Outcome o = command.wait(1);
+      FAIL("code " << o.code << ": " << o.err);
+    }
+    ::usleep(random() % (kill % 3 != 2 ? 150'000 : 1'500'000));
+    command.send_to_group(SIGKILL);
+    check_nothing_left(command.wait(5));
+    const int told = count_lines(lines);
+    CHECK(told >= done);
+    done = told;
+  }
+  const Outcome o = run(lost.command("dp=2", steps, more), 120);
+  INFO(o.err);
+  CHECK(o.code == exit_ok);
+  CHECK(told_by(lost.job.out) == told_alone({"--set", "schedule.batch=8", "--set", "eval.every=0", "--steps", steps}));
+  const auto incidents = incidents_of(lost.job.out);
+  CHECK(std::ssize(incidents) <= kills);  // none of a start that was killed before it had begun
+  for (const auto& incident : incidents) CHECK(incident["from"] == "memory");
+  MESSAGE(kills << " kills, all gone on from memory");
+}
+
+TEST_CASE("a run is not gone on with from memory of another configuration") {
+  LostCommand lost;
+  if (!lost.machines.ok) return skip(Machines::why_not);
+  lost.begin_agents();
+  Run first(lost.command("dp=2", "150"));
+  REQUIRE(first.wait_for_lines(lost.job.out + "/metrics.jsonl", 20));
+  first.send_to_group(SIGKILL);
+  check_nothing_left(first.wait(5));
+  const auto before = read(lost.job.out + "/metrics.jsonl");
+  const Outcome o = run(lost.command("dp=2", "150", {"--resume", "memory", "--set", "schedule.lr=0.5"}));
+  CHECK(o.code == exit_checkpoint);
+  CHECK(read(lost.job.out + "/metrics.jsonl") == before);
+  check_one_line(run(train(lost.job.out, {"--resume", "memory"})), exit_usage, {"--resume memory", "--nodes"});
 }
 
 TEST_CASE("who has the token asks a run from another machine what it does, and to go on with another mesh") {

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
+
 #include "devices/base/philox.h"
 
 using namespace troupe;
@@ -34,7 +36,7 @@ TellPlan a_plan() {
   Hello hello;
   hello.rank = 3;
   hello.injections = {"SIGKILL@update/worker3"};
-  return {of, shared(PlanBytes{Bytes(100, std::byte{9})}), {{PlaceId{5}, hello}, {PlaceId{6}, {}}}, true};
+  return {of, shared(PlanBytes{Bytes(100, std::byte{9})}), {{PlaceId{5}, hello}, {PlaceId{6}, {}}}, true, "run"};
 }
 
 /// One of each kind.
@@ -44,7 +46,7 @@ std::vector<Bytes> all_to_agent() {
        std::vector<ToAgent>{Welcome{2000}, Refused{"why"}, StartPlace{PlaceId{1}, {"ip", "netns"}, true}, a_plan(),
                             RestartPlace{of, PlaceId{2}, true}, ToPlaces{of, {PlaceId{0}, PlaceId{4}}, shared(Enter{})},
                             KillPlace{PlaceId{3}}, DismissPlace{PlaceId{4}}, SettledPlaces{{PlaceId{1}}},
-                            Finish{500, 30'000}, Beat{}, Answer{"runs"}})
+                            Finish{500, 30'000}, Beat{}, Answer{"runs"}, Remember{6, std::make_shared<const Bytes>(3)}})
     out.push_back(encode(m));
   return out;
 }
@@ -99,22 +101,35 @@ TEST_CASE("every order of a job survives the wire") {
   CHECK(finish.killed_ms == 30'000);
   to_agent(Beat{});
   CHECK(to_agent(Answer{"runs"}).text == "runs");
+  const auto remember = to_agent(Remember{6, std::make_shared<const Bytes>(3, std::byte{1})});
+  CHECK(remember.version == 6);
+  CHECK(*remember.state == Bytes(3, std::byte{1}));
 }
 
 TEST_CASE("every report of an agent survives the wire") {
+  const SharedBytes state = std::make_shared<const Bytes>(7, std::byte{5});
   const auto joins = from_agent(Joins{"node1",
                                       4,
                                       "0a1b",
                                       "eth0",
                                       "host",
                                       77,
-                                      {{PlaceId{1}, std::vector<std::int64_t>{4, 5}}, {PlaceId{3}, std::nullopt}}});
+                                      5,
+                                      {{PlaceId{1}, std::vector<std::int64_t>{4, 5}, 2}, {PlaceId{3}, std::nullopt, 0}},
+                                      "digest",
+                                      {{5, state}}});
   CHECK(joins.machine == "node1");
   CHECK(joins.places == 4);
   CHECK(joins.program == "0a1b");
   CHECK(joins.net_device == "eth0");
   CHECK(joins.host == "host");
   CHECK(joins.job == 77);
+  CHECK(joins.generation == 5);
+  CHECK(joins.kept.at(0).rank == 2);
+  CHECK(joins.plan == "digest");
+  REQUIRE(joins.states.size() == 1);
+  CHECK(joins.states[0].first == 5);
+  CHECK(*joins.states[0].second == *state);
   REQUIRE(joins.kept.size() == 2);
   CHECK(joins.kept[0].place == PlaceId{1});
   CHECK(joins.kept[0].left == std::vector<std::int64_t>{4, 5});
@@ -189,4 +204,27 @@ TEST_CASE("20,000 corrupted messages of jobs and agents are each an error or a m
   }
   CHECK(errors > 2'000);
   CHECK(errors < 19'000);
+}
+
+TEST_CASE("the state of sums comes back from its bytes, and other bytes are an error") {
+  SumState sums;
+  sums.updates = 12;
+  sums.void_steps = 2;
+  sums.scales = {{"a.weight", {-7, 0.5f}}, {"b", {900, 0}}};
+  const auto bytes = encode_sums(sums);
+  const auto back = decode_sums(bytes);
+  REQUIRE(back.ok());
+  CHECK(*back == sums);
+  CHECK_FALSE(decode_sums(std::span(bytes).first(bytes.size() / 2)).ok());
+  sums.scales["b"].exponent = 901;
+  CHECK_FALSE(decode_sums(encode_sums(sums)).ok());
+  sums.scales["b"] = {0, std::numeric_limits<float>::infinity()};
+  CHECK_FALSE(decode_sums(encode_sums(sums)).ok());
+}
+
+TEST_CASE("a digest tells plans and runs apart") {
+  const Bytes one(10, std::byte{1}), two(10, std::byte{2});
+  CHECK(digest_of(one, "run") == digest_of(one, "run"));
+  CHECK(digest_of(one, "run") != digest_of(two, "run"));
+  CHECK(digest_of(one, "run") != digest_of(one, "other"));
 }

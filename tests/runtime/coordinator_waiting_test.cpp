@@ -209,3 +209,57 @@ TEST_CASE("a job that has taken another place does not wait for the lost one, no
   REQUIRE(job.coordinator.waits_for_places());
   CHECK_FALSE(job.coordinator.waits_for(PlaceId{1}));
 }
+
+TEST_CASE("before the commit of a step is sent its predecessor's line is told, and the sums of the version it makes") {
+  ThreePlaces job;
+  job.do_three_steps();
+  CHECK(job.remembered == Versions{0, 1, 2, 3});
+  int commits = 0;
+  for (const auto& sent : job.sent)
+    if (const auto* commit = std::get_if<CommitStep>(&sent.message)) {
+      CHECK(static_cast<std::int64_t>(sent.told) == commit->step);  // lines of the steps before its own
+      ++commits;
+    }
+  CHECK(commits == 9);
+}
+
+TEST_CASE("a job that goes on for one whose process is lost begins with its version, as after an incident") {
+  for (const bool one_lacks : {false, true}) {
+    CAPTURE(one_lacks);
+    ThreePlaces job(nullptr, 0, false, 3, detects, [&](CoordinatorOptions& o) {
+      o.session.first_step = 5;
+      o.session.sums = SumState{5, {}, 0};
+      o.left = StateLeft{{{PlaceId{0}, Versions{5, 6}}, {PlaceId{2}, Versions{4, 5}}},
+                         "the process of the run was lost"};
+      if (!one_lacks) o.left->by_place[PlaceId{1}] = Versions{5};
+    });
+    for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
+    CHECK(job.last<Connect>().adopt == 5);
+    CHECK(job.last<Connect>().home.areas.empty() != one_lacks);
+    for (Rank r = 0; r < 3; ++r) job.hear(r, Ready{});
+    job.hear(0, Progress{1, false, {}, 0, {}});
+    REQUIRE(job.incidents.size() == 1);
+    CHECK(job.incidents[0].cause == "the process of the run was lost");
+    CHECK(job.incidents[0].from == "memory");
+    CHECK(job.incidents[0].version == 5);
+    CHECK(job.incidents[0].committed == 5);
+  }
+}
+
+TEST_CASE("a job that goes on for one whose process is lost, and loses what it began with, ends: it has nothing else") {
+  ThreePlaces job(nullptr, 1, false, 3, detects, [&](CoordinatorOptions& o) {
+    o.session.first_step = 5;
+    o.session.sums = SumState{5, {}, 0};
+    o.restore = "";
+    o.left = StateLeft{{{PlaceId{0}, Versions{5}}, {PlaceId{1}, Versions{5}}, {PlaceId{2}, Versions{5}}},
+                       "it was lost"};
+  });
+  job.enter();
+  job.down(1, 0, true);
+  job.all_hold({5});
+  job.leave({0, 2});
+  for (Rank r = 0; r < 3; ++r) job.hear(r, WorkerAddress{"a"});
+  const JobResult r = job.result();
+  CHECK(r.exit_code == exit_worker);
+  CHECK(r.status.message().find("of step 5, with which the job began in memory, not all is left") != std::string::npos);
+}

@@ -38,10 +38,16 @@ struct ThreePlaces final : CoordinatorSink {
     Rank to;
     std::uint32_t generation;
     ToWorker message;
+    std::size_t told = 0;  // lines, before it was sent
   };
   std::vector<Sent> sent;
   std::vector<std::pair<Rank, bool>> restarted;
   std::vector<Rank> killed;
+  std::vector<std::int64_t> remembered;  // versions whose sums were told
+  void remember(std::int64_t version, const SumState& sums) override {
+    CHECK(sums.updates == version);
+    remembered.push_back(version);
+  }
   std::vector<Incident> incidents;
   std::vector<std::int64_t> told;  // steps
   std::function<void(const Straggler&)> on_straggler;
@@ -95,7 +101,7 @@ struct ThreePlaces final : CoordinatorSink {
     return o;
   }
   void send(std::span<const PlaceId> to, JobGeneration of, const ToWorker& m) override {
-    for (const PlaceId place : to) sent.push_back({static_cast<Rank>(place), of.number, m});
+    for (const PlaceId place : to) sent.push_back({static_cast<Rank>(place), of.number, m, told.size()});
   }
   Status with_last_log_lines(PlaceId, const Status& s) override { return s; }
   void restart(PlaceId place, JobGeneration of, bool afresh) override {

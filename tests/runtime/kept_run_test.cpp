@@ -1,0 +1,96 @@
+// What a job that begins anew finds with its agents.
+#include "runtime/launch/kept_run.h"
+
+#include <doctest/doctest.h>
+
+#include "runtime/plan/plan_io.h"
+#include "tests/runtime/three_places.h"
+
+using namespace troupe;
+using namespace troupe::runtime;
+using three_places::ThreePlaces;
+using Versions = std::vector<std::int64_t>;
+
+namespace {
+
+/// Three places, each of which alone has a third of the moments.
+struct ThreeAgents {
+  const Plan plan = ThreePlaces::make_plan(3, false, 1);
+  std::vector<AgentPort::Joined> agents;
+
+  Joins& add(std::vector<KeptPlace> kept, std::uint32_t generation = 4, std::uint64_t job = 9) {
+    Joins joins;
+    joins.machine = "m" + std::to_string(agents.size());
+    joins.places = 3;
+    joins.job = job;
+    joins.generation = generation;
+    joins.kept = std::move(kept);
+    joins.plan = digest_of(encode(ToWorker(PlanBytes{write_plan(plan)})), "run");
+    for (const std::int64_t version : {5, 6, 7}) joins.states.emplace_back(version, state_of(version));
+    agents.push_back({nullptr, "peer", std::move(joins)});
+    return agents.back().joins;
+  }
+  static SharedBytes state_of(std::int64_t version) {
+    SumState sums;
+    sums.updates = version;
+    return std::make_shared<const std::vector<std::byte>>(encode_sums(sums));
+  }
+  std::optional<KeptRun> newest(std::int64_t most = 100, const std::string& run = "run") const {
+    return newest_kept(agents, plan, run, most);
+  }
+};
+
+KeptPlace kept(std::int32_t place, Rank rank, const Versions& versions) { return {PlaceId{place}, versions, rank}; }
+
+}  // namespace
+
+TEST_CASE("the newest version that agents have kept together is what a job goes on from") {
+  ThreeAgents three;
+  three.add({kept(0, 0, {5, 6}), kept(1, 1, {6, 7})});
+  three.add({kept(4, 2, {6})});
+  const auto newest = three.newest();
+  REQUIRE(newest);
+  CHECK(newest->version == 6);
+  CHECK(newest->sums.updates == 6);
+  CHECK(newest->of == JobGeneration{9, 4});
+  CHECK(places_of(*newest, 3) == std::vector<PlaceId>{PlaceId{0}, PlaceId{1}, PlaceId{4}});
+  CHECK_FALSE(three.newest(5));             // a line of step 5 is not written
+  CHECK_FALSE(three.newest(100, "other"));  // another text, say
+}
+
+TEST_CASE("a rank that no agent has kept gets a place of its own, where others have its state") {
+  ThreeAgents three;
+  const Plan replicas = ThreePlaces::make_plan(3, false, 0);
+  Joins& joins = three.add({kept(0, 0, {5, 6}), kept(2, 2, {6})});
+  CHECK_FALSE(three.newest());  // a third of the moments is lost
+  joins.plan = digest_of(encode(ToWorker(PlanBytes{write_plan(replicas)})), "run");
+  const auto newest = newest_kept(three.agents, replicas, "run", 100);
+  REQUIRE(newest);
+  CHECK(newest->version == 6);
+  CHECK(places_of(*newest, 3) == std::vector<PlaceId>{PlaceId{0}, PlaceId{3}, PlaceId{2}});
+}
+
+TEST_CASE("of two agents that have kept the same rank the one counts that has heard of the later generation") {
+  ThreeAgents three;
+  three.add({kept(0, 0, {5}), kept(1, 1, {5})}, 4);
+  three.add({kept(2, 2, {6, 7}), kept(3, 1, {6, 7})}, 6);
+  three.add({kept(4, 0, {6})}, 5);
+  const auto newest = three.newest();
+  REQUIRE(newest);
+  CHECK(newest->version == 6);
+  CHECK(newest->of.number == 6);
+  CHECK(places_of(*newest, 3) == std::vector<PlaceId>{PlaceId{4}, PlaceId{3}, PlaceId{2}});
+}
+
+TEST_CASE("what agents have kept of two jobs is not mixed, and the state of sums is needed") {
+  ThreeAgents three;
+  three.add({kept(0, 0, {6}), kept(1, 1, {6})}, 4, 9);
+  Joins& other = three.add({kept(2, 2, {6})}, 4, 8);
+  CHECK_FALSE(three.newest());
+  other.job = 9;
+  CHECK(three.newest());
+  for (AgentPort::Joined& agent : three.agents) agent.joins.states.clear();
+  CHECK_FALSE(three.newest());
+  for (AgentPort::Joined& agent : three.agents) agent.joins.kept[0].rank = 3;  // the plan has none
+  CHECK_FALSE(three.newest());
+}
