@@ -46,21 +46,19 @@ void AgentPort::accept() {
   constexpr int at_once = 8;  // a peer has unknown_max / at_once turns to prove the token, however many others come
   full_ = false;
   for (int n = 0; n < at_once; ++n) {
-    const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd >= 0) {
-      add(fd);
-      continue;
-    }
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) continue;  // that peer has gone
-    if (unknown_.empty()) {
+    const auto taken = take_connection(fd_);
+    if (taken && *taken < 0) return;
+    if (taken) {
+      add(*taken);
+    } else if (!unknown_.empty()) {
+      drop(first_to_go(), "the process has no file descriptor left (ulimit -n)");
+    } else {
       full_ = true;
       Wrong& wrong = wrong_[no_host];
       ++wrong.count;
       wrong.what = std::string("connections wait to be taken: ") + std::strerror(errno);
       return;
     }
-    drop(first_to_go(), "the process has no file descriptor left (ulimit -n)");
   }
 }
 

@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "runtime/agents/connection.h"
+
 namespace troupe::runtime {
 
 namespace {
@@ -87,10 +89,11 @@ void JobSocket::serve(const std::function<std::optional<std::string>(const std::
     asking_.erase(asking_.begin());
   };
   for (std::size_t n = 0; n < at_once; ++n) {
-    const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    full_ = fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM);
-    if (fd >= 0) asking_.push_back(fd);
-    else if (!full_ || asking_.empty()) break;
+    const auto taken = take_connection(fd_);
+    full_ = !taken;
+    if (taken && *taken < 0) break;
+    if (taken) asking_.push_back(*taken);
+    else if (asking_.empty()) break;
     if (full_ || asking_.size() > asking_max) drop_first();
   }
   for (auto it = asking_.begin(); it != asking_.end();) {

@@ -335,6 +335,20 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "where the process has no descriptor left, who waits to prove the token goes for another one (AP-3 few "
+    "descriptors)") {
+  ServedPort served;
+  FewDescriptors few(20);
+  const Peer stranger(*served.port, one_host);
+  served.turns(2);
+  TokenHolder agent(served, token());
+  few.take_all();
+  CHECK(agent.join());
+  CHECK(stranger.was_refused());
+  CHECK(served.has_told("1 connection from 127.0.0.2 refused, the last one: the process has no file descriptor left"));
+}
+
 TEST_CASE("ten thousand connections that say nothing cost the process less than a megabyte (AP-1 bounded)") {
   ServedPort served;
   const auto resident_bytes = [] {
