@@ -87,7 +87,6 @@ rule("no file or socket" "std::[io]?fstream|std::filesystem|${no_name}f(re)?open
   devices/files/file_storage.cpp   "the production Storage"
   devices/host_memory.cpp          "how much memory the machine has left"
   runtime/agents/launcher.cpp      "control links and logs of worker processes"
-  runtime/agents/agent_port.cpp    "where agents join"
   runtime/agents/agent_process.cpp "which program this is"
   runtime/agents/connection.cpp    "between a job and its agents"
   runtime/agents/token.cpp         "the file of a token"

@@ -1,16 +1,28 @@
 #include "runtime/agents/agent_port.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "devices/base/clock.h"
 #include "devices/base/log.h"
 #include "devices/base/text_table.h"
+#include "devices/process/descriptors.h"
 
 namespace troupe::runtime {
+
+namespace {
+
+constexpr const char* no_host = "";  // of what keeps this process from taking connections
+
+}  // namespace
 
 Expected<std::unique_ptr<AgentPort>> AgentPort::open(const std::string& address, const TokenKey& token) {
   TROUPE_ASSIGN(const int fd, listen_at(address));
@@ -20,9 +32,11 @@ Expected<std::unique_ptr<AgentPort>> AgentPort::open(const std::string& address,
 AgentPort::~AgentPort() { ::close(fd_); }
 
 void AgentPort::watch(PollSet& set) {
-  set.add(fd_, POLLIN, [this](short happened) {
-    if (happened != 0) accept();
-  });
+  // A queue that cannot be taken from stays readable: turn() looks at it then, and this process does not spin.
+  if (!full_)
+    set.add(fd_, POLLIN, [this](short happened) {
+      if (happened != 0) accept();
+    });
   for (const auto& [number, u] : unknown_)
     set.add(u.connection->fd(), u.connection->events(), [this, number = number](short happened) {
       if (happened != 0) serve(number);
@@ -47,10 +61,44 @@ void AgentPort::give(Asker& asker, const std::string& text) {
 }
 
 void AgentPort::accept() {
-  const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (fd < 0) return;
-  if (unknown_.size() >= unknown_max) drop(unknown_.begin()->first, "too many connections wait to prove the token");
-  unknown_[next_++] = {std::make_unique<Connection>(fd, Handshake::End::accepts, token_), peer_of(fd), -1};
+  constexpr int at_once = 8;  // a peer has unknown_max / at_once turns to prove the token, however many others come
+  full_ = false;
+  for (int n = 0; n < at_once; ++n) {
+    const auto taken = take_connection(fd_);
+    if (taken && *taken < 0) return;
+    if (taken) {
+      add(*taken);
+    } else if (!unknown_.empty()) {
+      drop(first_to_go(), "the process has no file descriptor left (ulimit -n)");
+    } else {
+      full_ = true;
+      Wrong& wrong = wrong_[no_host];
+      ++wrong.count;
+      wrong.what = std::string("connections wait to be taken: ") + std::strerror(errno);
+      return;
+    }
+  }
+}
+
+void AgentPort::add(int fd) {
+  while (!unknown_.empty() && fd >= descriptors_max() - descriptors_spare) {
+    drop(first_to_go(), "the process has few file descriptors left (ulimit -n)");
+    const int free = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);  // the lowest
+    if (free < 0) continue;
+    ::close(std::max(fd, free));
+    fd = std::min(fd, free);
+  }
+  if (unknown_.size() >= unknown_max) drop(first_to_go(), "too many connections wait to prove the token");
+  const std::string peer = peer_of(fd);
+  unknown_[next_++] = {std::make_unique<Connection>(fd, Handshake::End::accepts, token_), peer,
+                       peer.substr(0, peer.rfind(':')), -1};
+}
+
+std::int64_t AgentPort::first_to_go() const {
+  std::map<std::string_view, std::size_t> count;
+  for (const auto& [number, u] : unknown_) ++count[u.host];
+  const auto fewer = [&](const auto& a, const auto& b) { return count[a.second.host] < count[b.second.host]; };
+  return std::max_element(unknown_.begin(), unknown_.end(), fewer)->first;
 }
 
 void AgentPort::serve(std::int64_t number) {
@@ -77,8 +125,9 @@ void AgentPort::serve(std::int64_t number) {
 }
 
 void AgentPort::drop(std::int64_t number, const std::string& why) {
-  const std::string& peer = unknown_.at(number).peer;
-  Wrong& wrong = wrong_[peer.substr(0, peer.rfind(':'))];
+  const std::string& host = unknown_.at(number).host;
+  const bool known = wrong_.size() < hosts_told || wrong_.count(host) > 0;
+  Wrong& wrong = wrong_[known ? host : "other hosts"];
   ++wrong.count;
   wrong.what = why;
   unknown_.erase(number);
@@ -91,6 +140,7 @@ void AgentPort::turn(std::int64_t now_ns) {
     const bool has_read = asker.until_ns > 0 && (asker.connection->events() & POLLOUT) == 0;
     return gone || has_read || (asker.until_ns > 0 && now_ns >= asker.until_ns);
   });
+  if (full_) accept();
   std::vector<std::int64_t> late;
   for (auto& [number, u] : unknown_) {
     if (u.since_ns < 0) u.since_ns = now_ns;
@@ -108,8 +158,9 @@ void AgentPort::turn(std::int64_t now_ns) {
       it = wrong_.erase(it);
       continue;
     }
-    log_warn(fmt::format("{} from {} refused, the last one: {}", counted(std::exchange(wrong.count, 0), "connection"),
-                         host, wrong.what));
+    const std::string count = counted(std::exchange(wrong.count, 0), "connection");
+    log_warn(host == no_host ? wrong.what
+                             : fmt::format("{} from {} refused, the last one: {}", count, host, wrong.what));
     wrong.told_ns = now_ns;
     ++it;
   }

@@ -19,12 +19,17 @@ namespace troupe::runtime {
 /// Not thread-safe.
 ///
 ///   AP-1  (bounded) at most unknown_max connections may wait to prove the token, each for unknown_ns; for a new one
-///         the oldest goes. Each keeps less than a kilobyte;
-///   AP-2  (one line) what peers do wrong is told once a second for each host, with a count.
+///         the oldest goes, of the host that has the most. Each keeps less than a kilobyte;
+///   AP-2  (few lines) what peers do wrong is told once a second for each host, with a count; once for all hosts beyond
+///         hosts_told;
+///   AP-3  (few descriptors) where those that wait would leave the process less than descriptors_spare file
+///         descriptors, one of them at a time may wait. Where the process has none left, connections wait in the
+///         system's queue until it has.
 class AgentPort {
  public:
-  static constexpr std::size_t unknown_max = 64;
+  static constexpr std::size_t unknown_max = 64, hosts_told = 16;
   static constexpr std::int64_t unknown_ns = 10'000'000'000;
+  static constexpr int descriptors_spare = 16;
 
   /// An agent that has proved the token and said who it is.
   struct Joined {
@@ -53,7 +58,7 @@ class AgentPort {
  private:
   struct Unknown {
     std::unique_ptr<Connection> connection;
-    std::string peer;
+    std::string peer, host;
     std::int64_t since_ns = -1;  // turn() sets it
   };
   struct Asker {
@@ -69,13 +74,17 @@ class AgentPort {
   AgentPort(int fd, const TokenKey& token) : fd_(fd), token_(token) {}
   void accept();
   static void give(Asker& asker, const std::string& text);
+  void add(int fd);
   void serve(std::int64_t number);
   void drop(std::int64_t number, const std::string& why);
+  /// The oldest connection of the host that has the most. REQUIRES: one waits.
+  std::int64_t first_to_go() const;
 
   const int fd_;
   const TokenKey token_;
   std::map<std::int64_t, Unknown> unknown_;  // by number, the oldest first
   std::int64_t next_ = 0;
+  bool full_ = false;                   // the process has no descriptor for another connection
   std::map<std::string, Wrong> wrong_;  // by host; emptied as it is told
   std::vector<Joined> joined_;
   std::vector<Asker> askers_;  // at most unknown_max

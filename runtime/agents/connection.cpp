@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "devices/base/check.h"
+#include "devices/process/poll_set.h"
 
 namespace troupe::runtime {
 
@@ -139,8 +140,21 @@ Expected<int> listen_at(const std::string& address) {
     const int on = 1;
     ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     send_at_once(fd);  // what it accepts inherits that
-    return ::bind(fd, a.ai_addr, a.ai_addrlen) == 0 && ::listen(fd, 128) == 0;
+    constexpr int waits_max =
+        1024;  // the system drops what comes when they wait, and a peer tries again after a second
+    return ::bind(fd, a.ai_addr, a.ai_addrlen) == 0 && ::listen(fd, waits_max) == 0;
   });
+}
+
+std::optional<int> take_connection(int listening) {
+  PollSet set;
+  bool waits = false;
+  set.add(listening, POLLIN, [&waits](short happened) { waits = happened != 0; });
+  if (set.wait(0)) set.serve();
+  if (!waits) return -1;  // accept() lacks a descriptor even where it has nothing to take
+  const int fd = ::accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) return std::nullopt;
+  return fd;
 }
 
 std::string peer_of(int fd) {

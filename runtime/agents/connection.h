@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -47,6 +48,9 @@ class Connection {
 Expected<int> connect_to(const std::string& address, std::size_t attempt = 0);
 /// A socket that listens at HOST:PORT. Error (`invalid`): that is no host and port; (`io`): of the system.
 Expected<int> listen_at(const std::string& address);
+/// Takes a connection that waits at a socket that listens and does not block; -1: none waits. Nullopt: one does, and
+/// this process, or the system, has no file descriptor or memory for it (errno says which).
+std::optional<int> take_connection(int listening);
 /// "10.0.0.7:51342".
 std::string peer_of(int fd);
 /// HOST:PORT of a socket of this end.

@@ -44,7 +44,7 @@ struct JobOptions {
   CheckpointOptions checkpoint;                    ///< for plans with CompileOptions::snapshots; `restore` for any plan
   int threads = 1;                                 ///< of each worker's compute stream: 1 or more
   std::string tls;                                 ///< UCX transports; empty: its choice
-  std::vector<std::string> net_devices;            ///< UCX network device per rank; empty: its choice
+  std::vector<std::string> net_devices;            ///< UCX network device per rank; empty: see hellos()
   std::vector<std::vector<std::string>> prefixes;  ///< per rank: a command put before the worker's
   TraceWindow trace;                               ///< steps whose spans PlaceResult has
   std::int64_t memory_bytes_max = 0;               ///< of all workers together; 0: what this machine has available

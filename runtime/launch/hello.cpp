@@ -8,6 +8,25 @@
 
 namespace troupe::runtime {
 
+namespace {
+
+/// Where all workers run on this machine, and in its network, they need no device that another machine reaches: UCX
+/// would listen there, and trusts any peer that connects. Empty: UCX's choice.
+std::string device_of_all(const JobOptions& options) {
+  if (options.machines.count > 0 || !options.prefixes.empty()) return "";
+  for (std::size_t begin = 0; begin < options.tls.size();) {
+    const auto end = std::min(options.tls.find(',', begin), options.tls.size());
+    const std::string name = options.tls.substr(begin, end - begin);
+    if (name != "posix" && name != "sysv" && name != "cma" && name != "tcp" && name != "self" && name != "sm" &&
+        name != "shm")
+      return "";  // of a card, which is another device
+    begin = end + 1;
+  }
+  return "lo";
+}
+
+}  // namespace
+
 std::vector<Hello> hellos(const JobOptions& options, Rank workers, const CheckpointTarget& save) {
   Hello hello;
   hello.threads = options.threads;
@@ -26,7 +45,7 @@ std::vector<Hello> hellos(const JobOptions& options, Rank workers, const Checkpo
   for (Rank r = 0; r < workers; ++r) {
     const auto i = static_cast<std::size_t>(r);
     hello.rank = hello.place = r;
-    hello.net_device = i < options.net_devices.size() ? options.net_devices[i] : "";
+    hello.net_device = i < options.net_devices.size() ? options.net_devices[i] : device_of_all(options);
     if (options.pin) {  // its own cores first, then cores that no worker has
       hello.cores.assign(cores.begin() + i * threads, cores.begin() + (i + 1) * threads);
       hello.cores.insert(hello.cores.end(), cores.begin() + workers * threads, cores.end());

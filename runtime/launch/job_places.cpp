@@ -108,7 +108,7 @@ PlaceId JobPlaces::start(OnMachines which) {
   if (number >= hellos_.size()) {
     place.hello.place = static_cast<std::int32_t>(number);
     place.hello.cores.clear();
-    place.hello.net_device.clear();
+    if (!options_.net_devices.empty()) place.hello.net_device.clear();  // it is of another place
     place.hello.injections.clear();
   }
   const PlaceId id{static_cast<std::int32_t>(number)};

@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "runtime/agents/connection.h"
+
 namespace troupe::runtime {
 
 namespace {
@@ -76,23 +78,27 @@ JobSocket::~JobSocket() {
 
 std::vector<int> JobSocket::fds() const {
   std::vector<int> out = asking_;
-  out.push_back(fd_);
+  if (!full_) out.push_back(fd_);
   return out;
 }
 
 void JobSocket::serve(const std::function<std::optional<std::string>(const std::string&)>& answer) {
-  constexpr std::size_t asking_max = 16;
-  for (;;) {
-    const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) break;
-    asking_.push_back(fd);
-    if (asking_.size() <= asking_max) continue;
-    ::close(asking_.front());  // it has connected first, and said nothing
+  constexpr std::size_t asking_max = 16, at_once = asking_max / 2;  // a process is heard before it has to go
+  const auto drop_first = [this] {                                  // it has connected first, and said nothing
+    ::close(asking_.front());
     asking_.erase(asking_.begin());
+  };
+  for (std::size_t n = 0; n < at_once; ++n) {
+    const auto taken = take_connection(fd_);
+    full_ = !taken;
+    if (taken && *taken < 0) break;
+    if (taken) asking_.push_back(*taken);
+    else if (asking_.empty()) break;
+    if (full_ || asking_.size() > asking_max) drop_first();
   }
   for (auto it = asking_.begin(); it != asking_.end();) {
     char request[request_bytes_max];
-    const ssize_t n = ::recv(*it, request, sizeof request, 0);
+    const ssize_t n = ::recv(*it, request, sizeof request, MSG_TRUNC);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
       ++it;
       continue;
@@ -103,6 +109,8 @@ void JobSocket::serve(const std::function<std::optional<std::string>(const std::
       ::close(fd);
     } else if (char more; ::recv(fd, &more, 1, MSG_PEEK | MSG_DONTWAIT) == 0) {
       ::close(fd);  // who has asked waits no more, and has been told so
+    } else if (n > std::ssize(request)) {
+      answer_and_close(fd, "troupe: a request has " + std::to_string(request_bytes_max) + " bytes at most");
     } else if (const auto text = answer(std::string(request, static_cast<std::size_t>(n)))) {
       answer_and_close(fd, *text);
     } else {

@@ -24,7 +24,8 @@ class JobSocket {
   ~JobSocket();
   JobSocket(const JobSocket&) = delete;
 
-  /// Which become readable when a process asks.
+  /// Which become readable when a process asks; where this process has no descriptor left to hear one, without that
+  /// which would stay readable.
   std::vector<int> fds() const;
   /// Takes the requests that have come. `answer` returns the answer, or nullopt: it is given later, by reply().
   void serve(const std::function<std::optional<std::string>(const std::string& request)>& answer);
@@ -37,6 +38,7 @@ class JobSocket {
   const std::string path_;
   const int fd_;
   bool bound_ = false;
+  bool full_ = false;                  // the process has no descriptor for another connection
   std::vector<int> asking_, waiting_;  // connections
 };
 

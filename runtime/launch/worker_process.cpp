@@ -117,7 +117,9 @@ class HomeMemory {
       TROUPE_ASSIGN(plan_, read_plan(home.plan));
       TROUPE_TRY(check_structure(plan_));
     }
-    env.home = remains_of(home, home.plan.empty() ? plan : plan_);
+    const Plan& before = home.plan.empty() ? plan : plan_;
+    TROUPE_TRY(check_home(home, before, plan));
+    env.home = remains_of(home, before);
     for (Rank from = 0; from < std::ssize(home.areas); ++from) {
       areas_.emplace_back();
       if (opens(home, rank, from)) {

@@ -1,6 +1,7 @@
 #include "runtime/session/control.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "devices/base/overloaded.h"
 #include "devices/base/wire.h"
@@ -66,7 +67,10 @@ void put(wire::Throttle::Builder b, const comm::Throttle& t) {
   b.setLatencyNs(t.latency_ns);
   b.setBytesPerSecond(t.bytes_per_second);
 }
+[[noreturn]] void reject(const char* why) { kj::throwFatalException(KJ_EXCEPTION(FAILED, why)); }
+
 Report get(wire::Report::Reader r) {
+  if (r.getKind() > static_cast<std::uint8_t>(Report::Kind::saving)) reject("a kind of report that there is not");
   Report report{static_cast<Report::Kind>(r.getKind()),
                 r.getName().cStr(),
                 r.getStep(),
@@ -75,6 +79,29 @@ Report get(wire::Report::Reader r) {
                 bytes(r.getBytes())};
   for (auto v : r.getValues()) report.values.push_back(v);
   return report;
+}
+
+/// What a worker counts on before it looks at its plan.
+void check(const Hello& h) {
+  if (h.rank < 0 || h.place < 0) reject("a worker with a negative number");
+  if (h.threads < 1 || h.neighbours < 1) reject("a worker without a thread, or that is not on its machine");
+  if (h.beat_ms < 1) reject("no time between two beats");
+  if (!std::isfinite(h.paced) || h.paced < 0) reject("a pace that is no number of times");
+  if (!h.cores.empty() && (std::ssize(h.cores) < h.threads || *std::min_element(h.cores.begin(), h.cores.end()) < 0))
+    reject("fewer cores than threads, or one with a negative number");
+  for (const comm::Throttle& t : h.throttle)
+    if (t.latency_ns < 0 || t.bytes_per_second < 0) reject("a link that is slowed down by less than nothing");
+}
+
+/// That lists of the same ranks are of the same length, and name none that there is not.
+void check(const StateHome& home) {
+  const auto areas = std::ssize(home.areas);
+  if (std::any_of(home.own.begin(), home.own.end(), [&](Rank r) { return r < -1 || r >= areas; }))
+    reject("memory of a rank that there is not");
+  if (home.machines.empty() != home.area_machines.empty() ||
+      (!home.machines.empty() &&
+       (home.machines.size() != home.own.size() || home.area_machines.size() != home.areas.size())))
+    reject("machines of other ranks than those of the memory");
 }
 
 }  // namespace
@@ -267,13 +294,14 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
             for (auto t : h.getThrottle())
               hello.throttle.push_back({t.getA(), t.getB(), t.getLatencyNs(), t.getBytesPerSecond()});
             hello.save = {h.getSaveDir().cStr(), h.getSaveJob()};
-            hello.log_level =
-                static_cast<LogLevel>(std::min(h.getLogLevel(), static_cast<std::uint8_t>(LogLevel::off)));
+            if (h.getLogLevel() > static_cast<std::uint8_t>(LogLevel::off)) reject("a log level that there is not");
+            hello.log_level = static_cast<LogLevel>(h.getLogLevel());
             hello.beat_ms = h.getBeatMs();
             hello.neighbours = h.getNeighbours();
             for (auto text : h.getInjections()) hello.injections.push_back(text.cStr());
             hello.place = h.getPlace();
             hello.memory = h.getMemory().cStr();
+            check(hello);
             return hello;
           }
           case wire::ToWorker::CONNECT: {
@@ -281,8 +309,11 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
             Connect c{{}, x.getAdopt(), x.getRestore().cStr(), {bytes(x.getHomePlan()), {}, get(x.getHomeOwn())}};
             c.home.area_machines = get(x.getAreaMachines());
             c.home.machines = get(x.getMachines());
-            for (auto a : x.getAddresses()) c.addresses[a.getRank()] = text(a.getBlob());
+            for (auto a : x.getAddresses())
+              if (a.getRank() < 0 || !c.addresses.emplace(a.getRank(), text(a.getBlob())).second)
+                reject("an address of a rank that there is not, or two of one");
             for (auto area : x.getHomes()) c.home.areas.push_back(area.cStr());
+            check(c.home);
             return c;
           }
           case wire::ToWorker::BEGIN: {
@@ -345,8 +376,8 @@ Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
           }
           case wire::FromWorker::FAILED: {
             const auto f = r.getFailed();
-            const auto code = f.getCode() <= static_cast<std::uint8_t>(Code::internal) ? static_cast<Code>(f.getCode())
-                                                                                       : Code::internal;
+            const auto code = static_cast<Code>(f.getCode());
+            if (code == Code::ok || code > Code::internal) reject("a failure with a code that no error has");
             return WorkerFailed{f.getActor().cStr(), Status(code, f.getMessage().cStr())};
           }
           case wire::FromWorker::EXPLANATION: return Explained{r.getExplanation().cStr()};

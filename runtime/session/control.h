@@ -189,7 +189,9 @@ struct Stopped {
 using FromWorker = std::variant<WorkerAddress, Ready, Progress, Closed, EarlyReport, FeedTaken, WorkerFailed, Explained,
                                 Spans, Stopped, Quiesced>;
 
-/// Wire form: a Cap'n Proto message. Decoding returns an error for malformed bytes.
+/// Wire form: a Cap'n Proto message. Decoding returns an error (`invalid`) for malformed bytes, and for a message that
+/// no sender makes: a kind or a code that there is not, a negative number of a rank or a place, lists of the same ranks
+/// of several lengths. What only the plan tells, such as how many ranks there are, is not looked into.
 std::vector<std::byte> encode(const ToWorker& message);
 std::vector<std::byte> encode(const FromWorker& message);
 Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& bytes);

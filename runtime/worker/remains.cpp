@@ -8,6 +8,12 @@
 
 namespace troupe::runtime {
 
+Status check_home(const StateHome& home, const Plan& before, const Plan& takes) {
+  if (std::ssize(home.areas) == before.workers() && std::ssize(home.own) == takes.workers()) return {};
+  return invalid(fmt::format("the memory of {} ranks is named for {}, and the generation before has {} for {}",
+                             home.areas.size(), home.own.size(), before.workers(), takes.workers()));
+}
+
 Remains remains_of(const StateHome& home, const Plan& plan) {
   Remains remains;
   remains.plan = &plan;

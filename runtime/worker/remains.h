@@ -30,6 +30,8 @@ struct Remains {
   std::vector<std::int32_t> machines;  ///< of several machines, by rank of the plan that takes it: where it runs
 };
 
+/// Whether a message says of each rank of both plans what becomes of it. Error (`invalid`): it does not.
+Status check_home(const StateHome& home, const Plan& before, const Plan& takes);
 /// What a message says of the remains, all but their memory; `plan`: that they are of.
 Remains remains_of(const StateHome& home, const Plan& plan);
 /// Whether the memory of rank `from` of the remains is for a rank of the plan that takes it to open.

@@ -62,7 +62,7 @@ TEST_CASE("every message to a worker survives the wire") {
   CHECK(to_worker(PlanBytes{blob(1001)}).bytes == blob(1001));
   CHECK(to_worker(PlanBytes{}).bytes.empty());
   Hello hello{3,
-              4,
+              3,
               "tcp,self",
               "eth0",
               {7, 1ll << 40},
@@ -77,7 +77,7 @@ TEST_CASE("every message to a worker survives the wire") {
               {"SIGKILL@update:mid#3/worker3", "a"}};
   const auto h = to_worker(hello);
   CHECK(h.rank == 3);
-  CHECK(h.threads == 4);
+  CHECK(h.threads == 3);
   CHECK(h.tls == "tcp,self");
   CHECK(h.net_device == "eth0");
   CHECK(h.trace.first == 7);
@@ -163,8 +163,8 @@ TEST_CASE("every message from a worker survives the wire") {
   const auto early = from_worker(EarlyReport{3, report()});
   CHECK(early.program == 3);
   check_same(early.report, report());
-  for (auto code : {Code::ok, Code::invalid, Code::not_found, Code::io, Code::unavailable, Code::exhausted,
-                    Code::damaged, Code::denied, Code::superseded, Code::internal}) {
+  for (auto code : {Code::invalid, Code::not_found, Code::io, Code::unavailable, Code::exhausted, Code::damaged,
+                    Code::denied, Code::superseded, Code::internal}) {
     const auto failed = from_worker(WorkerFailed{"layer0.fwd", Status(code, "why \"it\" failed\n")});
     CHECK(failed.actor == "layer0.fwd");
     CHECK(failed.status.code() == code);
@@ -199,6 +199,58 @@ TEST_CASE("every message from a worker survives the wire") {
   CHECK(stopped.shared_bytes == 8);
   CHECK(stopped.sent_bytes == 1ull << 63);
   CHECK(stopped.received_bytes == 12);
+}
+
+TEST_CASE("a message that no sender makes is an error: each number that a worker counts on is looked at") {
+  const auto refused = [](const ToWorker& message, const std::string& why) {
+    const auto read = decode_to_worker(encode(message));
+    REQUIRE_MESSAGE(!read.ok(), why);
+    CHECK(read.status().code() == Code::invalid);
+    CHECK_MESSAGE(read.status().message().find(why) != std::string::npos, read.status().message());
+  };
+  const auto hello = [&](const std::function<void(Hello&)>& change, const std::string& why) {
+    Hello changed{3, 3, "tcp", "eth0", {0, 5}, 0.5, true, {1, 2, 4}};
+    CHECK(decode_to_worker(encode(ToWorker(changed))).ok());
+    change(changed);
+    refused(changed, why);
+  };
+  hello([](Hello& h) { h.rank = -1; }, "negative number");
+  hello([](Hello& h) { h.place = -1; }, "negative number");
+  hello([](Hello& h) { h.threads = 0; }, "without a thread");
+  hello([](Hello& h) { h.neighbours = 0; }, "not on its machine");
+  hello([](Hello& h) { h.beat_ms = 0; }, "no time between two beats");
+  hello([](Hello& h) { h.paced = -1; }, "a pace that is no number");
+  hello([](Hello& h) { h.paced = std::nan(""); }, "a pace that is no number");
+  hello([](Hello& h) { h.threads = 4; }, "fewer cores than threads");
+  hello([](Hello& h) { h.cores[1] = -2; }, "fewer cores than threads");
+  hello([](Hello& h) { h.throttle = {{0, 1, -1, 0}}; }, "slowed down by less than nothing");
+  hello([](Hello& h) { h.throttle = {{0, 1, 0, -1}}; }, "slowed down by less than nothing");
+  hello([](Hello& h) { h.log_level = static_cast<LogLevel>(7); }, "a log level that there is not");
+  refused(Connect{{{-1, "a"}}}, "an address of a rank that there is not");
+  const auto home = [&](const std::function<void(StateHome&)>& change, const std::string& why) {
+    Connect connect{{{0, "a"}, {1, "b"}}, 5, ""};
+    connect.home = {{}, {"one", "", "three"}, {2, -1}, {0, -1, 1}, {0, 1}};
+    CHECK(decode_to_worker(encode(ToWorker(connect))).ok());
+    change(connect.home);
+    refused(connect, why);
+  };
+  home([](StateHome& h) { h.own[1] = 3; }, "memory of a rank that there is not");
+  home([](StateHome& h) { h.own[1] = -2; }, "memory of a rank that there is not");
+  for (const auto list : {&StateHome::machines, &StateHome::area_machines}) {
+    home([&](StateHome& h) { (h.*list).clear(); }, "machines of other ranks");
+    home([&](StateHome& h) { (h.*list).push_back(0); }, "machines of other ranks");
+  }
+  const auto says_wrongly = [](const FromWorker& message, const std::string& why) {
+    const auto read = decode_from_worker(encode(message));
+    REQUIRE_MESSAGE(!read.ok(), why);
+    CHECK_MESSAGE(read.status().message().find(why) != std::string::npos, read.status().message());
+  };
+  Report report_of_no_kind = report();
+  report_of_no_kind.kind = static_cast<Report::Kind>(5);
+  says_wrongly(EarlyReport{0, report_of_no_kind}, "a kind of report that there is not");
+  says_wrongly(Closed{0, 1, {report(), report_of_no_kind}}, "a kind of report that there is not");
+  says_wrongly(WorkerFailed{"a", Status()}, "a failure with a code that no error has");
+  says_wrongly(WorkerFailed{"a", Status(static_cast<Code>(10), "b")}, "a failure with a code that no error has");
 }
 
 TEST_CASE("10,000 corrupted control messages are each an error or a message, never the end of the process") {

@@ -1,5 +1,6 @@
 // One process asks another one's job: a request, an answer.
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -90,6 +91,52 @@ TEST_CASE("processes that connect and say nothing keep no other from its answer,
   CHECK(socket->fds().size() <= 17);
   CHECK(asked(*socket, path, "ps", [](const std::string&) { return "here"; }) == "here");
   for (const int fd : silent) ::close(fd);
+}
+
+TEST_CASE("a request that is too long is refused, and what is no request is answered so") {
+  TempDir dir;
+  const std::string path = dir / "job.sock";
+  auto socket = *JobSocket::open(path);
+  const auto send_packet = [&](std::size_t bytes) {
+    const int fd = connect_silently(path);
+    REQUIRE(fd >= 0);
+    const std::string text(bytes, 'x');
+    REQUIRE(::send(fd, text.data(), text.size(), MSG_NOSIGNAL) == std::ssize(text));
+    socket->serve([](const std::string& request) { return std::to_string(request.size()) + " bytes"; });
+    std::string answer(200, '\0');
+    const ssize_t n = ::recv(fd, answer.data(), answer.size(), MSG_DONTWAIT);
+    ::close(fd);
+    return answer.substr(0, n > 0 ? static_cast<std::size_t>(n) : 0);
+  };
+  CHECK(send_packet(request_bytes_max) == "4096 bytes");
+  CHECK(send_packet(request_bytes_max + 1) == "troupe: a request has 4096 bytes at most");
+  CHECK(send_packet(100'000) == "troupe: a request has 4096 bytes at most");
+  CHECK(socket->fds().size() == 1);
+}
+
+TEST_CASE("a process without a descriptor left does not spin at its socket, and hears who waits once it has one") {
+  TempDir dir;
+  const std::string path = dir / "job.sock";
+  auto socket = *JobSocket::open(path);
+  const auto answer = [](const std::string&) { return "here"; };
+  const int silent = connect_silently(path);
+  auto text = std::async(std::launch::async, [&] { return ask_job(path, "ps", 60); });
+  ::usleep(200'000);  // it has asked
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit none = before;
+  none.rlim_cur = 1;  // poll() takes as many
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  socket->serve(answer);
+  const auto waits_for = socket->fds();
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(waits_for.empty());  // what stays readable is not waited for
+  socket->serve(answer);
+  CHECK(socket->fds().size() == 2);  // the silent one, and the one that listens
+  const auto reply = text.get();
+  REQUIRE(reply.ok());
+  CHECK(*reply == "here");
+  ::close(silent);
 }
 
 TEST_CASE("where no job listens, or a job ends before it answers, the asker hears so") {
