@@ -4,16 +4,25 @@
 #include <cstdint>
 #include <string>
 
+#include "apps/machines/invitation.h"
+
 namespace troupe::lm {
 
 struct AgentArguments {
   std::string join, token_file;
-  std::string name;  ///< empty: the host's
+  bool invited = false;  ///< `join` and the token come by the standard input, at whose end the agent ends
+  bool stays = false;    ///< AgentOptions::outlasts_signal
+  std::string name;      ///< empty: the host's
   std::int32_t places = 1;
   int wait_s = 60;
 };
 
 /// Serves a run until it is over; prints an error to stderr, and returns an exit code.
 int serve_run(const AgentArguments& arguments);
+/// The same, for a run of which the invitation has told; `arguments` has neither its address nor its token.
+int serve_run(const AgentArguments& arguments, const Invitation& invitation);
+
+/// The name of this machine's host; empty: it has none.
+std::string host_name();
 
 }  // namespace troupe::lm

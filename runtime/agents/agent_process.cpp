@@ -14,8 +14,8 @@
 
 #include "devices/base/clock.h"
 #include "devices/base/log.h"
-#include "devices/process/end_signals.h"
 #include "runtime/agents/agent.h"
+#include "runtime/agents/agent_ends.h"
 #include "runtime/agents/connection.h"
 #include "runtime/agents/sodium_bytes.h"
 
@@ -37,8 +37,8 @@ struct Parting {
 /// One connection, from its beginning to its end.
 class Service {
  public:
-  Service(const AgentOptions& options, int fd, EndSignals& signals)
-      : options_(options), signals_(signals), connection_(fd, Handshake::End::joins, options.token),
+  Service(const AgentOptions& options, int fd, AgentEnds& ends)
+      : options_(options), ends_(ends), connection_(fd, Handshake::End::joins, options.token),
         agent_([this](const FromAgent& m) { tell(m); }) {}
 
   Parting run(std::int64_t deadline_ns) {
@@ -74,20 +74,18 @@ class Service {
 
   void turn(std::int64_t deadline_ns) {
     PollSet set;
-    bool signal = false;
     set.add(connection_.fd(), connection_.events(), [this](short happened) {
       if (happened != 0) serve();
     });
     agent_.watch(set);
-    set.add(signals_.fd(), POLLIN, [&signal](short happened) { signal = happened != 0; });
+    ends_.watch(set);
     constexpr std::int64_t poll_ns = 200 * ms;
     const std::int64_t wait_ns = budget_ns_ > 0 ? std::min(poll_ns, budget_ns_ / 8) : poll_ns;
     if (!set.wait(static_cast<int>(wait_ns / ms))) return;
     set.serve();
     agent_.tell_ends();
     beat();
-    if (signal)
-      if (const Status s = signals_.interrupted(); !s.ok()) part({false, true, s});
+    if (const Status s = ends_.due(budget_ns_ > 0, clock_.now_ns()); !s.ok()) part({false, true, s});
     if (!connection_.open() && clock_.now_ns() >= deadline_ns)
       part({false, false, Status(Code::unavailable, "it has not answered")});
   }
@@ -135,7 +133,7 @@ class Service {
   }
 
   const AgentOptions& options_;
-  EndSignals& signals_;
+  AgentEnds& ends_;
   SteadyClock clock_;
   Connection connection_;
   Agent agent_;
@@ -166,7 +164,7 @@ Expected<std::string> program_fingerprint() {
 }
 
 Status run_agent(const AgentOptions& options) {
-  EndSignals signals;  // from before the first place starts
+  AgentEnds ends(options.end_fd, options.outlasts_signal);  // from before the first place starts
   const SteadyClock clock;
   std::int64_t lost_ns = clock.now_ns();
   std::string told;
@@ -179,7 +177,7 @@ Status run_agent(const AgentOptions& options) {
       why = fd.status();
     } else {
       const std::int64_t begin_ns = clock.now_ns();
-      const Parting parting = Service(options, *fd, signals).run(deadline_ns);
+      const Parting parting = Service(options, *fd, ends).run(deadline_ns);
       if (parting.finished) return {};
       if (parting.refused) return parting.why.in(options.join);
       why = parting.why.in(options.join);
@@ -190,9 +188,9 @@ Status run_agent(const AgentOptions& options) {
       return Status(Code::unavailable, fmt::format("{}; no job was reached for {:.1f} s", why.message(),
                                                    static_cast<double>(clock.now_ns() - lost_ns) * 1e-9));
     PollSet pause;
-    pause.add(signals.fd(), POLLIN, [](short) {});
-    (void)pause.wait(static_cast<int>(retry_ns / ms));
-    TROUPE_TRY(signals.interrupted());
+    ends.watch(pause);
+    if (pause.wait(static_cast<int>(retry_ns / ms))) pause.serve();
+    TROUPE_TRY(ends.due(false, clock.now_ns()));
   }
 }
 

@@ -17,11 +17,14 @@ struct AgentOptions {
   std::int32_t places = 1;        ///< how many it takes
   std::string program;            ///< what tells its executable from another one (program_fingerprint)
   std::int32_t wait_ms = 60'000;  ///< for how long the job may not be reached before the agent gives up
+  bool outlasts_signal = false;   ///< see AgentEnds
+  int end_fd = -1;                ///< the agent ends with this descriptor, as by a signal; -1: with its job only
   std::function<void()> on_join;  ///< the job has taken the machine; may be empty
 };
 
 /// Joins, starts and watches places as the job says, and ends when it is over. While the job cannot be reached, tries
-/// again; its places end with a connection that breaks. SIGINT, SIGTERM and SIGHUP end it and its places. Error: the
+/// again; its places end with a connection that breaks. SIGINT, SIGTERM and SIGHUP end it and its places
+/// (AgentEnds). Error: the
 /// job has refused the machine, has another token, or could not be reached for wait_ms.
 Status run_agent(const AgentOptions& options);
 

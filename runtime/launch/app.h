@@ -15,6 +15,7 @@
 
 #include "actors/user_actor.h"
 #include "devices/base/trace.h"
+#include "runtime/agents/token.h"
 #include "runtime/elastic/job_result.h"
 #include "runtime/search/shapes.h"
 #include "runtime/session/checkpoint_tracker.h"
@@ -28,7 +29,15 @@ struct JobMachines {
   int count = 0;           ///< so many agents join, from any machine, and have all workers; 0: this machine has them
   std::string listen;      ///< where they join: HOST:PORT
   std::string token_file;  ///< the secret that they share (runtime/agents/token.h)
+  std::string token;       ///< the secret itself, instead of its file; as long as a token must be
   int wait_s = 60;         ///< for how long the job waits for them
+  /// The job listens at this address, HOST:PORT. An error ends the job. May be null.
+  std::function<Status(const std::string& address)> on_listen;
+  /// Asked several times a second while the job waits for its agents; an error ends the job. May be null.
+  std::function<Status()> give_up;
+
+  /// Error: as read_token.
+  Expected<TokenKey> key() const { return token.empty() ? read_token(token_file) : Expected<TokenKey>(key_of(token)); }
 };
 
 struct JobOptions {

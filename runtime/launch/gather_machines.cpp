@@ -56,6 +56,7 @@ Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const 
       else refuse(one, Status(Code::unavailable, "the job has all its machines"));
     }
     if (interrupted) return std::vector<AgentPort::Joined>();
+    if (machines.give_up) TROUPE_TRY(machines.give_up());
     if (clock.now_ns() >= until_ns)
       return Status(Code::unavailable, fmt::format("{} of {} machines have joined within {} s (troupe agent --join)",
                                                    joined.size(), machines.count, machines.wait_s));

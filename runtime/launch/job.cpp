@@ -122,8 +122,9 @@ class Job {
   Status find_machines() {
     const JobMachines& o = options_.machines;
     if (o.count == 0) return places_.use_this_machine(), Status{};
-    TROUPE_ASSIGN(const TokenKey token, read_token(o.token_file));
+    TROUPE_ASSIGN(const TokenKey token, o.key());
     TROUPE_ASSIGN(port_, AgentPort::open(o.listen, token));
+    if (o.on_listen) TROUPE_TRY(o.on_listen(port_->address()));
     log_info(fmt::format("waits for the agents of {} at {}", counted(o.count, "machine"), port_->address()));
     TROUPE_ASSIGN(auto joined, gather_machines(*port_, o, signals_.fd(), clock_));
     if (joined.empty()) return on_signal(), Status{};

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "tests/command/checks.h"
+#include "tests/command/told.h"
 #include "tests/skip.h"
 
 using namespace troupe::runtime;
@@ -57,27 +58,6 @@ struct OnMachines {
     return machines.on(i, troupe_command(arguments));
   }
 };
-
-/// What must not depend on where workers are.
-std::string told_by(const std::string& out) {
-  std::string text = nlohmann::json::parse(read(out + "/run.json"))["params_hash"].get<std::string>() + "\n";
-  std::istringstream lines(read(out + "/metrics.jsonl"));
-  for (std::string line; std::getline(lines, line);) {
-    const auto object = nlohmann::json::parse(line);
-    for (const char* key : {"step", "loss", "grad_norm", "eval_loss"})
-      if (object.contains(key)) text += std::string(key) + " " + object[key].dump() + " ";
-    text += "\n";
-  }
-  return text;
-}
-
-/// The same run, on this machine with one worker.
-std::string told_alone(std::vector<std::string> more) {
-  TempDir dir;
-  more.push_back("--quiet");
-  check_success(run(train(dir / "out", more)));
-  return told_by(dir / "out");
-}
 
 /// The one incident of a run; a busy machine has lines of stragglers, too.
 nlohmann::json the_incident(const std::string& out) {
