@@ -80,7 +80,7 @@ void name_paths_for_all(lm::JobArguments& a) {
 
 int train_where_asked(const runtime::App& app, lm::JobArguments a) {
   const auto refuse = [](const Status& why) { return lm::say(why, runtime::exit_usage); };
-  std::optional<lm::Task> task;
+  std::optional<lm::LaunchedTask> task;
   if (a.machines.count == 0 && a.launcher == "auto") {
     auto found = lm::find_task(lm::own_environment(), lm::host_name());
     if (!found.ok()) return refuse(found.status());

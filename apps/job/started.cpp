@@ -71,7 +71,7 @@ int train_with(const App& app, JobArguments a, AgentCommands& agents, const std:
   return code;
 }
 
-int lead(const App& app, JobArguments a, const Task& task, const std::string& meets) {
+int lead(const App& app, JobArguments a, const LaunchedTask& task, const std::string& meets) {
   a.machines.count = static_cast<int>(task.size);
   std::vector<std::string> others = task.nodes;
   std::erase(others, task.machine);
@@ -83,7 +83,7 @@ int lead(const App& app, JobArguments a, const Task& task, const std::string& me
   return train_with(app, std::move(a), agents, others, meets);
 }
 
-int follow(const JobArguments& a, const Task& task, const std::string& meets) {
+int follow(const JobArguments& a, const LaunchedTask& task, const std::string& meets) {
   const auto invitation = await_invitation(meets, a.machines.wait_s);
   if (!invitation.ok()) {
     const bool interrupted = invitation.status().message().find("interrupted by") == 0;
@@ -107,7 +107,7 @@ Status check_word(const std::string& word, const std::string& what) {
 
 }  // namespace
 
-int train_as_task(const App& app, const JobArguments& a, const Task& task) {
+int train_as_task(const App& app, const JobArguments& a, const LaunchedTask& task) {
   if (const Status s = check_one_on_node(task); !s.ok()) {
     if (task.speaks) return say(s, exit_usage);
     return exit_usage;

@@ -9,7 +9,7 @@ namespace troupe::lm {
 
 /// What a task of a launcher does: the first one trains, and starts the agent of its machine; every other one is the
 /// agent of its machine. Prints an error to stderr, and returns an exit code. REQUIRES: this process has one thread.
-int train_as_task(const runtime::App& app, const JobArguments& arguments, const Task& task);
+int train_as_task(const runtime::App& app, const JobArguments& arguments, const LaunchedTask& task);
 /// Trains on `arguments.hosts`: starts their agents, and ends them. The same REQUIRES.
 int train_on_hosts(const runtime::App& app, const JobArguments& arguments);
 

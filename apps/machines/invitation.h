@@ -21,7 +21,7 @@ std::string to_text(const Invitation& invitation);
 /// Error (`invalid`): it is none; `from` is where the text comes from, for the message.
 Expected<Invitation> parse_invitation(const std::string& text, const std::string& from);
 
-/// The file in the output folder by which the tasks of one start meet (Task::start).
+/// The file in the output folder by which the tasks of one start meet (LaunchedTask::start).
 std::string invitation_path(const std::string& out, const std::string& start);
 
 /// Writes a file that its owner alone may read, whole or not at all, and removes those of earlier starts from its

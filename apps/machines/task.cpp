@@ -38,7 +38,7 @@ std::string for_file(std::string text) {
   return text;
 }
 
-Status check_rank(const Task& task) {
+Status check_rank(const LaunchedTask& task) {
   if (task.size >= 1 && task.rank < task.size) return {};
   return invalid(fmt::format("{} says that this process is number {} of {}", task.launcher, task.rank, task.size));
 }
@@ -57,8 +57,8 @@ Expected<std::int64_t> most_tasks(const std::string& per_node) {
   return most;
 }
 
-Expected<std::optional<Task>> slurm_task(const Environment& environment, const std::string& host) {
-  Task t;
+Expected<std::optional<LaunchedTask>> slurm_task(const Environment& environment, const std::string& host) {
+  LaunchedTask t;
   t.launcher = "Slurm";
   TROUPE_ASSIGN(t.rank, number_in(environment, "SLURM_PROCID"));
   TROUPE_ASSIGN(t.size, number_in(environment, "SLURM_STEP_NUM_TASKS"));
@@ -82,8 +82,8 @@ Expected<std::optional<Task>> slurm_task(const Environment& environment, const s
   return std::optional(std::move(t));
 }
 
-Expected<std::optional<Task>> mpi_task(const Environment& environment, const std::string& host) {
-  Task t;
+Expected<std::optional<LaunchedTask>> mpi_task(const Environment& environment, const std::string& host) {
+  LaunchedTask t;
   t.launcher = "Open MPI";
   TROUPE_ASSIGN(t.rank, number_in(environment, "OMPI_COMM_WORLD_RANK"));
   TROUPE_ASSIGN(t.size, number_in(environment, "OMPI_COMM_WORLD_SIZE"));
@@ -104,7 +104,7 @@ Expected<std::optional<Task>> mpi_task(const Environment& environment, const std
 
 }  // namespace
 
-Expected<std::optional<Task>> find_task(const Environment& environment, const std::string& host) {
+Expected<std::optional<LaunchedTask>> find_task(const Environment& environment, const std::string& host) {
   // mpirun may have started its daemons by srun, whose variables are then there, too; the reverse does not happen.
   if (environment("OMPI_COMM_WORLD_RANK")) return mpi_task(environment, host);
   // The script of a job, too, has a SLURM_PROCID, and no step.
@@ -116,10 +116,10 @@ Expected<std::optional<Task>> find_task(const Environment& environment, const st
                       "MPI of how many it is one: start runs by srun, mpirun or --hosts (--launcher none: "
                       "this process is a run of its own)",
                       name));
-  return std::optional<Task>();
+  return std::optional<LaunchedTask>();
 }
 
-Status check_one_on_node(const Task& task) {
+Status check_one_on_node(const LaunchedTask& task) {
   if (task.on_node <= 1) return {};
   return invalid(
       fmt::format("{} has started {} tasks on one node: a run has one task on each machine ({}), which starts "

@@ -1,4 +1,4 @@
-// Task: which process of a run this one is, where a launcher (Slurm's srun, Open MPI's mpirun) has started several.
+// LaunchedTask: which process of a run this one is, where a launcher (srun, mpirun) has started several.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace troupe::lm {
 
 /// One of the processes that a launcher has started together.
-struct Task {
+struct LaunchedTask {
   std::string launcher;            ///< "Slurm", "Open MPI": for people
   std::int64_t rank = 0;           ///< 0 to size - 1
   std::int64_t size = 1;           ///< how many there are
@@ -29,10 +29,10 @@ using Environment = std::function<std::optional<std::string>(const char* name)>;
 /// What a launcher says in the environment of this process; nullopt: none has started it. `host`: the name of this
 /// machine where the launcher gives it none. Error (`invalid`): a variable is not what a launcher sets, or the launcher
 /// does not tell what a task needs to know.
-Expected<std::optional<Task>> find_task(const Environment& environment, const std::string& host);
+Expected<std::optional<LaunchedTask>> find_task(const Environment& environment, const std::string& host);
 
 /// Ok where each node has one task. Error (`invalid`): names the launcher and what to do.
-Status check_one_on_node(const Task& task);
+Status check_one_on_node(const LaunchedTask& task);
 
 /// The names of Slurm's form "n[1-3,07],gpu": the first `most` of them. Empty: it is not of that form.
 std::vector<std::string> node_names(const std::string& list, std::size_t most = 4096);

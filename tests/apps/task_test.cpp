@@ -19,7 +19,7 @@ Environment of(const Variables& variables) {
   };
 }
 
-Task task_of(const Variables& variables) {
+LaunchedTask task_of(const Variables& variables) {
   const auto found = find_task(of(variables), "host");
   REQUIRE(found.ok());
   REQUIRE(found->has_value());
@@ -60,7 +60,7 @@ TEST_CASE("a process that no launcher has started is no task, in the script of a
 }
 
 TEST_CASE("a task of Slurm knows its place, its machine, the nodes of its step, and its start from any other") {
-  const Task t = task_of(slurm);
+  const LaunchedTask t = task_of(slurm);
   CHECK(t.launcher == "Slurm");
   CHECK(t.rank == 1);
   CHECK(t.size == 2);
@@ -77,7 +77,7 @@ TEST_CASE("a task of Slurm knows its place, its machine, the nodes of its step, 
 }
 
 TEST_CASE("a task of Open MPI knows its place, its machine, and its start from any other, under Slurm too") {
-  const Task t = task_of(changed(slurm, mpi));  // mpirun has started its daemons by srun
+  const LaunchedTask t = task_of(changed(slurm, mpi));  // mpirun has started its daemons by srun
   CHECK(t.launcher == "Open MPI");
   CHECK(t.rank == 2);
   CHECK(t.size == 4);
