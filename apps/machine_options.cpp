@@ -3,7 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <optional>
+#include <utility>
+
 #include "apps/argument_forms.h"
+#include "apps/job/started.h"
+#include "apps/machines/task.h"
+#include "runtime/elastic/exit_codes.h"
 
 namespace troupe {
 
@@ -17,11 +23,16 @@ constexpr const char* token_help =
 void machine_options(CLI::App& train, lm::JobArguments& arguments) {
   auto& machines = arguments.machines;
   auto* nodes = train
-                    .add_option("--nodes", machines.count,
-                                "machines whose agents (troupe agent) have the workers; the run waits for them "
-                                "(default: this machine has the workers, without an agent)")
+                    .add_option(
+                        "--nodes", machines.count,
+                        "machines whose agents (troupe agent) have the workers; the run waits for them "
+                        "(default: those of --hosts, or on which a launcher has started this command; else this "
+                        "machine has the workers, without an agent)")
                     ->check(whole_number(1, 65'536));
-  auto* listen = train.add_option("--listen", machines.listen, "HOST:PORT at which agents join (no default)")
+  auto* listen = train
+                     .add_option("--listen", machines.listen,
+                                 "HOST:PORT at which agents join (default: with --hosts or a launcher an address of "
+                                 "this machine, and a port that is free)")
                      ->check(not_empty("HOST:PORT"));
   auto* token =
       train.add_option("--token-file", machines.token_file, token_help)->check(not_empty("the name of a file"));
@@ -30,32 +41,86 @@ void machine_options(CLI::App& train, lm::JobArguments& arguments) {
                   fmt::format("seconds that the run waits for its agents, and with --recovery for others in the place "
                               "of lost ones (default: {})",
                               machines.wait_s))
-      ->check(whole_number(1, 1'000'000))
-      ->needs(nodes);
+      ->check(whole_number(1, 1'000'000));
   train
       .add_option("--min-nodes", machines.count_min,
                   fmt::format("with --replace never: machines with which the run goes on; with fewer it waits for "
                               "others (default: {})",
                               machines.count_min))
+      ->check(whole_number(1, 65'536));
+  auto* hosts = train
+                    .add_option("--hosts", arguments.hosts,
+                                "A,B,...: hosts on which the run starts agents, by ssh (default: none)")
+                    ->delimiter(',')
+                    ->allow_extra_args(false)
+                    ->check(not_empty("the name of a host"));
+  train
+      .add_option("--ssh", arguments.ssh,
+                  fmt::format("command that reaches a host of --hosts, which is put behind it with the agent's command "
+                              "(default: {})",
+                              arguments.ssh))
+      ->needs(hosts);
+  train
+      .add_option("--places", arguments.places,
+                  "workers that each machine takes, with --hosts or a launcher (default: 1)")
       ->check(whole_number(1, 65'536))
-      ->needs(nodes);
-  nodes->needs(listen)->needs(token);
-  listen->needs(nodes);
+      ->excludes(nodes);
+  train
+      .add_option("--launcher", arguments.launcher,
+                  "auto: a run is on the machines on which Slurm's srun or Open MPI's mpirun has started this command; "
+                  "none: this process is a run of its own (default: auto)")
+      ->check(CLI::IsMember({"auto", "none"}));
+  nodes->needs(listen)->needs(token)->excludes(hosts);
   token->needs(nodes);
 }
 
-void name_paths_for_all(lm::JobArguments& arguments) {
+namespace {
+
+/// The same paths on all machines, whatever the folder in which each agent runs: relative ones become absolute.
+void name_paths_for_all(lm::JobArguments& a) {
   char folder[4096];
-  if (arguments.machines.count == 0 || !::getcwd(folder, sizeof folder)) return;
-  for (std::string* path : {&arguments.data, &arguments.out, &arguments.checkpoint_dir, &arguments.resume})
+  if (!::getcwd(folder, sizeof folder)) return;
+  for (std::string* path : {&a.data, &a.out, &a.checkpoint_dir, &a.resume})
     if (!path->empty() && path->front() != '/' && *path != "latest" && *path != "memory")
       *path = std::string(folder) + "/" + *path;
 }
 
+}  // namespace
+
+int train_where_asked(const runtime::App& app, lm::JobArguments a) {
+  const auto refuse = [](const Status& why) { return lm::say(why, runtime::exit_usage); };
+  std::optional<lm::LaunchedTask> task;
+  if (a.machines.count == 0 && a.launcher == "auto") {
+    auto found = lm::find_task(lm::own_environment(), lm::host_name());
+    if (!found.ok()) return refuse(found.status());
+    // One task is a run on its machine, as without a launcher.
+    if (found->has_value() && ((*found)->size > 1 || a.places > 0)) task = *std::move(found);
+  }
+  if (a.machines.count > 0 || task || !a.hosts.empty()) name_paths_for_all(a);
+  if (task && !a.hosts.empty())
+    return refuse(invalid("--hosts starts agents, and so has " + task->launcher +
+                          " done: leave --hosts out, or say --launcher none"));
+  if (task) return train_as_task(app, a, *task);
+  if (!a.hosts.empty()) return train_on_hosts(app, a);
+  for (const auto& [option, given] :
+       {std::pair("--listen", a.machines.count == 0 && !a.machines.listen.empty()), {"--places", a.places > 0}})
+    if (given)
+      return refuse(invalid(std::string(option) +
+                            " is for a run on several machines: --nodes, --hosts, or a launcher " + "(srun, mpirun)"));
+  return lm::train_command(app, a);
+}
+
 CLI::App* agent_command(CLI::App& cli, lm::AgentArguments& a) {
   auto* agent = cli.add_subcommand("agent", "Give this machine to a run: start and watch workers as it says");
-  agent->add_option("--join", a.join, "HOST:PORT of the run (no default)")->required();
-  agent->add_option("--token-file", a.token_file, token_help)->required();
+  auto* join = agent->add_option("--join", a.join, "HOST:PORT of the run (no default)");
+  auto* token = agent->add_option("--token-file", a.token_file, token_help);
+  auto* invited = agent->add_flag("--invited", a.invited,
+                                  "the standard input has two lines, HOST:PORT and the token; the agent ends with it");
+  agent->add_flag(
+      "--stay", a.stays,
+      "go on at the first signal until the run has ended, as where a launcher has started all its processes");
+  join->needs(token)->excludes(invited);
+  token->needs(join)->excludes(invited);
   agent->add_option("--places", a.places, fmt::format("workers that this machine takes (default: {})", a.places))
       ->check(whole_number(1, 65'536));
   agent->add_option("--name", a.name, "what the run calls this machine (default: its host name)")

@@ -11,8 +11,9 @@ namespace troupe {
 /// Adds them to `train`. REQUIRES: the arguments outlive the command.
 void machine_options(CLI::App& train, lm::JobArguments& arguments);
 
-/// The same paths on all machines, whatever the folder in which each agent runs: relative ones become absolute.
-void name_paths_for_all(lm::JobArguments& arguments);
+/// `troupe train`: on this machine, or on several, as its options and the environment say: one process of many where a
+/// launcher has started it. Prints an error to stderr, and returns an exit code.
+int train_where_asked(const runtime::App& app, lm::JobArguments arguments);
 
 /// `troupe agent`; returns it.
 CLI::App* agent_command(CLI::App& cli, lm::AgentArguments& arguments);

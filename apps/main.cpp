@@ -328,7 +328,6 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
     const auto name = troupe::base_of(a.config_path);
     a.out = "runs/" + name.substr(0, name.rfind(".toml"));
   }
-  troupe::name_paths_for_all(a);
   a.sample = sample->count() > 0;
   if ((a.sample && troupe::has_empty_sample(argc, argv)) ||
       (generate->parsed() && s.text.empty() && (*generate)["text"]->count() > 0)) {
@@ -336,7 +335,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
     return troupe::runtime::exit_usage;
   }
   if (traced && trace_text.empty()) a.trace = {.first = 0, .steps = 5};
-  if (train->parsed()) return troupe::lm::train_command(app, a);
+  if (train->parsed()) return troupe::train_where_asked(app, a);
   if (generate->parsed()) return troupe::lm::sample_command(app, s);
   if (evaluate->parsed()) return troupe::lm::eval_command(app, e);
   if (hf.exports->parsed()) return troupe::ckpt::export_command(app, hf.to);

@@ -9,25 +9,52 @@ namespace troupe::lm {
 
 using namespace runtime;
 
-int serve_run(const AgentArguments& a) {
-  const auto token = read_token(a.token_file);
-  if (!token.ok()) return say(token.status(), exit_usage);
+namespace {
+
+int serve_run(const AgentArguments& a, const std::string& join, const TokenKey& token) {
   const auto program = program_fingerprint();
   if (!program.ok()) return say(program.status(), exit_worker);
   AgentOptions o;
-  o.join = a.join;
-  o.token = *token;
+  o.join = join;
+  o.token = token;
   o.places = a.places;
   o.net_device = a.net_device;
   o.program = *program;
   o.wait_ms = a.wait_s * 1000;
-  o.machine = a.name;
-  char host[256] = "";
-  if (o.machine.empty() && ::gethostname(host, sizeof host - 1) == 0) o.machine = host;
+  o.machine = a.name.empty() ? host_name() : a.name;
+  o.outlasts_signal = a.stays;
+  if (a.invited) o.end_fd = STDIN_FILENO;
   const Status s = run_agent(o);
   if (s.ok()) return exit_ok;
   if (s.code() == Code::invalid) return say(s, exit_usage);
   return say(s, s.message().find("interrupted by") == std::string::npos ? exit_worker : exit_interrupted);
+}
+
+}  // namespace
+
+int serve_run(const AgentArguments& a) {
+  if (a.invited) {
+    const auto invitation = read_invitation(STDIN_FILENO);
+    // The process that would have invited has ended, and has said why.
+    if (invitation.status().code() == Code::unavailable) return exit_interrupted;
+    if (!invitation.ok()) return say(invitation.status(), exit_usage);
+    return serve_run(a, *invitation);
+  }
+  if (a.join.empty())
+    return say(invalid("name the run and its token: --join HOST:PORT --token-file FILE (see troupe agent --help)"),
+               exit_usage);
+  const auto token = read_token(a.token_file);
+  if (!token.ok()) return say(token.status(), exit_usage);
+  return serve_run(a, a.join, *token);
+}
+
+int serve_run(const AgentArguments& a, const Invitation& invitation) {
+  return serve_run(a, invitation.address, key_of(invitation.token));
+}
+
+std::string host_name() {
+  char host[256] = "";
+  return ::gethostname(host, sizeof host - 1) == 0 ? host : "";
 }
 
 }  // namespace troupe::lm

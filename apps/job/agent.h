@@ -4,10 +4,14 @@
 #include <cstdint>
 #include <string>
 
+#include "apps/machines/invitation.h"
+
 namespace troupe::lm {
 
 struct AgentArguments {
   std::string join, token_file;
+  bool invited = false;    ///< `join` and the token come by the standard input, at whose end the agent ends
+  bool stays = false;      ///< AgentOptions::outlasts_signal
   std::string name;        ///< empty: the host's
   std::string net_device;  ///< of UCX; empty: its choice
   std::int32_t places = 1;
@@ -16,5 +20,10 @@ struct AgentArguments {
 
 /// Serves a run until it is over; prints an error to stderr, and returns an exit code.
 int serve_run(const AgentArguments& arguments);
+/// The same, for a run of which the invitation has told; `arguments` has neither its address nor its token.
+int serve_run(const AgentArguments& arguments, const Invitation& invitation);
+
+/// The name of this machine's host; empty: it has none.
+std::string host_name();
 
 }  // namespace troupe::lm

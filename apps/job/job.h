@@ -36,6 +36,10 @@ struct JobArguments {
   std::vector<std::string> inject;                        ///< drills, as runtime/worker/injection.h reads them
   int detect_budget_ms = 2000;                            ///< JobOptions::detect_budget_ms
   runtime::JobMachines machines;                          ///< JobOptions::machines
+  std::vector<std::string> hosts;                         ///< whose agents the run starts
+  std::string ssh = "ssh -o BatchMode=yes";               ///< how it reaches them
+  std::int32_t places = 0;                                ///< of each machine of hosts, or of a launcher; 0: one
+  std::string launcher = "auto";  ///< "none": what the environment says of one counts for nothing
   /// > 0: kernels take `paced` times their predicted time and compute nothing
   double paced = 0;
   std::int64_t checkpoint_every = -1, keep = -1;  ///< -1: the configuration's

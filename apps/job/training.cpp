@@ -155,7 +155,7 @@ Status Training::open(int& code) {
 
 /// Agents can join: the job listens there once the run's files have been begun.
 Status Training::check_machines(int& code) const {
-  TROUPE_ASSIGN(const TokenKey token, read_token(a_.machines.token_file));
+  TROUPE_ASSIGN(const TokenKey token, a_.machines.key());
   const Status s = AgentPort::open(a_.machines.listen, token).status();
   if (s.code() != Code::invalid) code = exit_worker;
   return s;

@@ -88,6 +88,8 @@ Expected<LogLevel> parse_log_level(std::string_view text) {
   return invalid("expected trace, debug, info, warn, error or off, not '" + std::string(text) + "'");
 }
 
+std::string_view log_level_name(LogLevel level) { return level_names[static_cast<std::size_t>(level)]; }
+
 void set_log_level(LogLevel level) { the_log().level = level; }
 LogLevel log_level() { return the_log().level.load(std::memory_order_relaxed); }
 void set_log_name(std::string name) { the_log().name = std::move(name); }

@@ -21,6 +21,9 @@ enum class LogLevel : std::uint8_t { trace, debug, info, warn, error, off };
 /// "trace", "debug", "info", "warn", "error" or "off". Error: names them.
 Expected<LogLevel> parse_log_level(std::string_view text);
 
+/// The name that parse_log_level reads.
+std::string_view log_level_name(LogLevel level);
+
 /// Lines below `level` are not written; `off`: none is. At the start: info.
 void set_log_level(LogLevel level);
 LogLevel log_level();

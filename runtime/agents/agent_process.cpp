@@ -16,8 +16,8 @@
 
 #include "devices/base/clock.h"
 #include "devices/base/log.h"
-#include "devices/process/end_signals.h"
 #include "runtime/agents/agent.h"
+#include "runtime/agents/agent_ends.h"
 #include "runtime/agents/connection.h"
 #include "runtime/agents/sodium_bytes.h"
 
@@ -51,8 +51,8 @@ std::string host_of_shared_memory() {
 class Service {
  public:
   /// `agent`: tells what tell() takes. `kept`: what it has kept of the connection before.
-  Service(const AgentOptions& options, int fd, EndSignals& signals, Agent& agent, const Agent::Kept& kept)
-      : options_(options), signals_(signals), connection_(fd, Handshake::End::joins, options.token), agent_(agent),
+  Service(const AgentOptions& options, int fd, AgentEnds& ends, Agent& agent, const Agent::Kept& kept)
+      : options_(options), ends_(ends), connection_(fd, Handshake::End::joins, options.token), agent_(agent),
         kept_(kept) {}
 
   Parting run(std::int64_t deadline_ns) {
@@ -89,20 +89,18 @@ class Service {
 
   void turn(std::int64_t deadline_ns) {
     PollSet set;
-    bool signal = false;
     set.add(connection_.fd(), connection_.events(), [this](short happened) {
       if (happened != 0) serve();
     });
     agent_.watch(set);
-    set.add(signals_.fd(), POLLIN, [&signal](short happened) { signal = happened != 0; });
+    ends_.watch(set);
     constexpr std::int64_t poll_ns = 200 * ms;
     const std::int64_t wait_ns = budget_ns_ > 0 ? std::min(poll_ns, budget_ns_ / 8) : poll_ns;
     if (!set.wait(static_cast<int>(wait_ns / ms))) return;
     set.serve();
     agent_.tell_ends();
     beat();
-    if (signal)
-      if (const Status s = signals_.interrupted(); !s.ok()) part({false, true, s});
+    if (const Status s = ends_.due(budget_ns_ > 0, clock_.now_ns()); !s.ok()) part({false, true, s});
     if (!connection_.open() && clock_.now_ns() >= deadline_ns)
       part({false, false, Status(Code::unavailable, "it has not answered")});
   }
@@ -153,7 +151,7 @@ class Service {
   }
 
   const AgentOptions& options_;
-  EndSignals& signals_;
+  AgentEnds& ends_;
   SteadyClock clock_;
   Connection connection_;
   Agent& agent_;
@@ -185,7 +183,7 @@ Expected<std::string> program_fingerprint() {
 }
 
 Status run_agent(const AgentOptions& options) {
-  EndSignals signals;  // from before the first place starts
+  AgentEnds ends(options.end_fd, options.outlasts_signal);  // from before the first place starts
   const SteadyClock clock;
   std::int64_t lost_ns = clock.now_ns();
   std::string told;
@@ -204,7 +202,7 @@ Status run_agent(const AgentOptions& options) {
       why = fd.status();
     } else {
       const std::int64_t begin_ns = clock.now_ns();
-      Service connected(options, *fd, signals, *agent, kept);
+      Service connected(options, *fd, ends, *agent, kept);
       service = &connected;
       const Parting parting = connected.run(std::min(deadline_ns, begin_ns + attempt_ns));
       service = nullptr;
@@ -212,17 +210,17 @@ Status run_agent(const AgentOptions& options) {
       if (connected.taken()) kept = agent->keep(grace_ms, killed_ms_max);
       if (parting.refused) return parting.why.in(options.join);
       why = parting.why.in(options.join);
-      if (connected.open() && clock.now_ns() - begin_ns > 10 * retry_ns)
-        lost_ns = clock.now_ns();  // a job, for a while
+      const bool waited_with_it = connected.open() && clock.now_ns() - begin_ns > 10 * retry_ns;  // for other machines
+      if (connected.taken() || waited_with_it) lost_ns = clock.now_ns();
     }
     if (std::exchange(told, why.message()) != why.message()) log_warn(why.message() + ": tries again");
     if (clock.now_ns() + retry_ns >= lost_ns + options.wait_ms * ms)
       return Status(Code::unavailable, fmt::format("{}; no job has taken this machine for {:.1f} s", why.message(),
                                                    static_cast<double>(clock.now_ns() - lost_ns) * 1e-9));
     PollSet pause;
-    pause.add(signals.fd(), POLLIN, [](short) {});
-    (void)pause.wait(static_cast<int>(retry_ns / ms));
-    TROUPE_TRY(signals.interrupted());
+    ends.watch(pause);
+    if (pause.wait(static_cast<int>(retry_ns / ms))) pause.serve();
+    TROUPE_TRY(ends.due(false, clock.now_ns()));
   }
 }
 

@@ -18,13 +18,15 @@ struct AgentOptions {
   std::string program;            ///< what tells its executable from another one (program_fingerprint)
   std::string net_device;         ///< UCX network device of its places; empty: UCX's choice, or the job's
   std::int32_t wait_ms = 60'000;  ///< for how long the job may not be reached before the agent gives up
+  bool outlasts_signal = false;   ///< see AgentEnds
+  int end_fd = -1;                ///< the agent ends with this descriptor, as by a signal; -1: with its job only
   std::function<void()> on_join;  ///< the job has taken the machine; may be empty
 };
 
 /// Joins, starts and watches places as the job says, and ends when it is over. While the job cannot be reached, or
 /// refuses the machine for now, tries again; the processes of its places end with a connection that breaks, and their
-/// memory is kept for the same job until another one takes the machine. SIGINT, SIGTERM and SIGHUP
-/// end it and its places. Error: the job has refused the machine, has another token, or has not taken the machine for
+/// memory is kept for the same job until another one takes the machine. SIGINT, SIGTERM and SIGHUP end it and its
+/// places (AgentEnds). Error: the job has refused the machine, has another token, or has not taken the machine for
 /// wait_ms.
 Status run_agent(const AgentOptions& options);
 

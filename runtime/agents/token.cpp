@@ -43,11 +43,16 @@ Expected<std::string> text_of(int fd, const std::string& path) {
 
 }  // namespace
 
-Expected<TokenKey> read_token(const std::string& path) {
+Expected<std::string> read_secret(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return Status(Code::io, "cannot read the token " + path + ": " + std::strerror(errno));
-  const auto text = text_of(fd, path);
+  auto text = text_of(fd, path);
   ::close(fd);
+  return text;
+}
+
+Expected<TokenKey> read_token(const std::string& path) {
+  const auto text = read_secret(path);
   if (!text.ok()) return text.status();
   constexpr std::string_view blank = " \t\r\n";
   const std::size_t begin = text->find_first_not_of(blank);

@@ -158,7 +158,8 @@ Status check_ranges(const JobOptions& o, Rank workers) {
   if (o.spares < 0 || o.spares > 1024) return refuse("spares", o.spares, "use 0 to 1024");
   if (o.machines.count < 0 || o.machines.count > 65'536)
     return refuse("machines.count", o.machines.count, "use 0 for this machine, or 1 to 65536");
-  if (o.machines.count > 0 && (o.machines.listen.empty() || o.machines.token_file.empty()))
+  if (o.machines.count > 0 &&
+      (o.machines.listen.empty() || (o.machines.token_file.empty() && o.machines.token.empty())))
     return refuse("machines.count", o.machines.count, "say where agents join (listen), and with which token_file");
   if (o.machines.count > 0 && o.pin)
     return invalid(

@@ -16,6 +16,7 @@
 
 #include "actors/user_actor.h"
 #include "devices/base/trace.h"
+#include "runtime/agents/token.h"
 #include "runtime/elastic/job_result.h"
 #include "runtime/search/shapes.h"
 #include "runtime/session/checkpoint_tracker.h"
@@ -29,10 +30,18 @@ struct JobMachines {
   int count = 0;           ///< so many agents join, from any machine, and have all workers; 0: this machine has them
   std::string listen;      ///< where they join: HOST:PORT
   std::string token_file;  ///< the secret that they share (runtime/agents/token.h)
+  std::string token;       ///< the secret itself, instead of its file; as long as a token must be
   /// For how long the job waits for them, and, where it recovers and has lost one, for another one in its place.
   int wait_s = 60;
   /// Of a job that does not replace workers: with how many machines it goes on. With fewer it waits.
   int count_min = 1;
+  /// The job listens at this address, HOST:PORT. An error ends the job. May be null.
+  std::function<Status(const std::string& address)> on_listen;
+  /// Asked several times a second while the job waits for its agents; an error ends the job. May be null.
+  std::function<Status()> give_up;
+
+  /// Error: as read_token.
+  Expected<TokenKey> key() const { return token.empty() ? read_token(token_file) : Expected<TokenKey>(key_of(token)); }
 };
 
 struct GatheredMachines;  // runtime/launch/gather_machines.h

@@ -42,7 +42,7 @@ void refuse_for_now(AgentPort::Joined& joined, const Status& why) {
 
 Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& machines, int interrupt_fd) {
   auto gathered = std::make_shared<GatheredMachines>();
-  TROUPE_ASSIGN(const TokenKey token, read_token(machines.token_file));
+  TROUPE_ASSIGN(const TokenKey token, machines.key());
   TROUPE_ASSIGN(gathered->port, AgentPort::open(machines.listen, token));
   log_info(
       fmt::format("waits for the agents of {} at {}", counted(machines.count, "machine"), gathered->port->address()));
@@ -77,6 +77,7 @@ Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const 
       else refuse(one, Status(Code::unavailable, "the job has all its machines"));
     }
     if (interrupted) return std::vector<AgentPort::Joined>();
+    if (machines.give_up) TROUPE_TRY(machines.give_up());
     if (clock.now_ns() >= until_ns)
       return Status(Code::unavailable, fmt::format("{} of {} machines have joined within {} s (troupe agent --join)",
                                                    joined.size(), machines.count, machines.wait_s));

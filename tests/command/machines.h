@@ -58,6 +58,17 @@ class Machines {
     words.insert(words.end(), command.begin(), command.end());
     return words;
   }
+  /// Writes a program that is called as ssh is, HOST COMMAND..., and runs the command's words, as a shell reads them,
+  /// on the machine of that name.
+  void write_ssh(const std::string& path) const {
+    std::ofstream(path) << R"(#!/bin/sh
+host=$1
+shift
+exec ip netns exec "$host" unshare --uts --ipc --pid --mount --fork --kill-child --mount-proc sh -c \
+  'mount -t tmpfs none /dev/shm && hostname "$1" && exec sh -c "$2"' sh "$host" "$*"
+)";
+    ::chmod(path.c_str(), 0700);
+  }
   /// No packet passes between a machine and the others any more; or all pass again.
   void cut(int i) const { shell("ip -n " + switch_ + " link set " + name(i) + " down"); }
   void heal(int i) const { shell("ip -n " + switch_ + " link set " + name(i) + " up"); }

@@ -1,0 +1,92 @@
+// How agents learn where a run is, and its token.
+#include "apps/machines/invitation.h"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "tests/apps/temp_dir.h"
+
+using namespace troupe;
+using namespace troupe::lm;
+using namespace troupe::test;
+
+namespace {
+
+const Invitation some_invitation{"10.0.0.1:7070", std::string(64, 't')};
+
+}  // namespace
+
+TEST_CASE("an invitation lies in a file of its owner's, whole, and alone of its kind in the folder") {
+  TempDir dir;
+  const std::string earlier = write_text(invitation_path(dir.path(), "slurm-41.0.0"), "old"),
+                    other = write_text(dir / "metrics.jsonl", "kept");
+  const std::string path = invitation_path(dir.path(), "slurm-42.0.0");
+  REQUIRE(write_invitation(path, some_invitation).ok());
+  struct stat file {};
+  REQUIRE(::stat(path.c_str(), &file) == 0);
+  CHECK((file.st_mode & 07777) == 0600);
+  CHECK(::access(earlier.c_str(), F_OK) != 0);
+  CHECK(read_text(other) == "kept");
+  CHECK(dir.entries() == 2);  // no draft
+  const auto read = await_invitation(path, 0);
+  REQUIRE(read.ok());
+  CHECK(read->address == some_invitation.address);
+  CHECK(read->token == some_invitation.token);
+  CHECK(write_invitation(invitation_path(dir / "none", "x"), some_invitation).code() == Code::io);
+}
+
+TEST_CASE("a task waits for the invitation of its own start, and reads none of another one") {
+  TempDir dir;
+  const std::string path = invitation_path(dir.path(), "mpi-7"), stale = invitation_path(dir.path(), "mpi-6");
+  REQUIRE(write_invitation(stale, {"10.0.0.1:1", std::string(64, 's')}).ok());
+  const auto none = await_invitation(path, 0);
+  CHECK(none.status().code() == Code::unavailable);
+  CHECK(none.status().message().find(path) != std::string::npos);
+  std::thread first([&] {
+    ::usleep(300'000);
+    CHECK(write_invitation(path, some_invitation).ok());
+  });
+  const auto read = await_invitation(path, 20);
+  first.join();
+  REQUIRE(read.ok());
+  CHECK(read->token == some_invitation.token);
+}
+
+TEST_CASE("an invitation that others may read, or that is none, is refused") {
+  TempDir dir;
+  const std::string path = invitation_path(dir.path(), "x");
+  write_text(path, to_text(some_invitation));
+  REQUIRE(::chmod(path.c_str(), 0644) == 0);
+  CHECK(await_invitation(path, 0).status().message().find("mode 0644") != std::string::npos);
+  REQUIRE(::chmod(path.c_str(), 0600) == 0);
+  CHECK(await_invitation(path, 0).ok());
+  for (const char* wrong :
+       {"", "10.0.0.1:7070\n", "10.0.0.1:7070\nshort\n", "\n0123456789012345678901234567890123456789\n"})
+    CHECK(parse_invitation(wrong, "it").status().message().find("it is no invitation") == 0);
+}
+
+TEST_CASE("an invitation is read from a pipe, and nothing behind it; a pipe that ends before is an error") {
+  int pipe[2];
+  REQUIRE(::pipe(pipe) == 0);
+  const std::string text = to_text(some_invitation) + "more";
+  REQUIRE(::write(pipe[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  const auto read = read_invitation(pipe[0]);
+  REQUIRE(read.ok());
+  CHECK(read->address == some_invitation.address);
+  char rest[8];
+  CHECK(::read(pipe[0], rest, sizeof rest) == 4);
+  ::close(pipe[1]);
+  CHECK(read_invitation(pipe[0]).status().code() == Code::unavailable);
+  ::close(pipe[0]);
+}
+
+TEST_CASE("no two runs draw the same token") {
+  const auto one = fresh_token(), other = fresh_token();
+  REQUIRE(one.ok());
+  REQUIRE(other.ok());
+  CHECK(one->size() == 64);
+  CHECK(*one != *other);
+}
