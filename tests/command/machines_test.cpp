@@ -561,7 +561,7 @@ TEST_CASE("kill -9 of the command at random times, over and over, repeats at mos
   LostCommand lost;
   if (!lost.machines.ok) return skip(Machines::why_not);
   lost.words = {"--recovery", "slots", "--set", "schedule.batch=8", "--set", "eval.every=0", "--steps"};
-  const std::string steps = std::to_string(100 + 120 * kills);
+  const std::string steps = std::to_string(100 + 40 * kills);
   lost.begin_agents();
   std::mt19937 random(static_cast<unsigned>(kills) + 1);
   const std::string lines = lost.job.out + "/metrics.jsonl";

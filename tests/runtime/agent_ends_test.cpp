@@ -9,7 +9,7 @@ using namespace troupe::runtime;
 
 namespace {
 
-constexpr std::int64_t second_ns = 1'000'000'000;
+constexpr std::int64_t one_second_ns = 1'000'000'000;
 
 void poll_once(AgentEnds& ends) {
   PollSet set;
@@ -26,30 +26,30 @@ TEST_CASE("an agent ends by the first signal") {
     CHECK(ends.due(true, 0).ok());
     ::raise(signal);
     CHECK(ends.due(true, 0).message().find("interrupted by ") == 0);
-    CHECK_FALSE(ends.due(true, 100 * second_ns).ok());
+    CHECK_FALSE(ends.due(true, 100 * one_second_ns).ok());
   }
 }
 
 TEST_CASE("an agent that outlasts a signal goes on with its run, and ends with it") {
   AgentEnds ends(-1, true);
   ::raise(SIGTERM);
-  CHECK(ends.due(true, 10 * second_ns).ok());
+  CHECK(ends.due(true, 10 * one_second_ns).ok());
   ::raise(SIGTERM);  // of the same event: a launcher sends it to the process and to its group
-  CHECK(ends.due(true, 10 * second_ns + second_ns / 2).ok());
+  CHECK(ends.due(true, 10 * one_second_ns + one_second_ns / 2).ok());
   ::raise(SIGHUP);
-  CHECK(ends.due(true, 60 * second_ns).ok());
-  CHECK(ends.due(false, 61 * second_ns).message() == "interrupted by Terminated");
+  CHECK(ends.due(true, 60 * one_second_ns).ok());
+  CHECK(ends.due(false, 61 * one_second_ns).message() == "interrupted by Terminated");
 }
 
 TEST_CASE("an agent that outlasts a signal ends by a second one, a second later, and by the first before its run") {
   AgentEnds ends(-1, true);
   ::raise(SIGTERM);
-  CHECK(ends.due(true, 10 * second_ns).ok());
+  CHECK(ends.due(true, 10 * one_second_ns).ok());
   ::raise(SIGINT);
-  CHECK(ends.due(true, 11 * second_ns).message() == "interrupted by Interrupt");
+  CHECK(ends.due(true, 11 * one_second_ns).message() == "interrupted by Interrupt");
   AgentEnds early(-1, true);
   ::raise(SIGTERM);
-  CHECK_FALSE(early.due(false, 10 * second_ns).ok());
+  CHECK_FALSE(early.due(false, 10 * one_second_ns).ok());
 }
 
 TEST_CASE("an agent ends with its descriptor, and not by what comes on it") {
