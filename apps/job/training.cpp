@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <limits>
 #include <sstream>
@@ -211,15 +212,22 @@ Status Training::begin_from_memory(int& code) {
                 report::read_lines_before(a_.out + "/metrics.jsonl", std::numeric_limits<std::int64_t>::max()));
   const std::int64_t told = before.train.empty() ? 0 : static_cast<std::int64_t>(before.train.back().step) + 1;
   code = exit_worker;
-  TROUPE_ASSIGN(gathered_, open_and_gather(a_.machines, end_signals_->fd()));
+  TROUPE_ASSIGN(gathered_, open_and_gather(a_.machines, end_signals_->fd(), true));
   if (!gathered_) {
     code = exit_interrupted;
     return end_signals_->interrupted();
   }
-  auto kept = newest_kept(gathered_->joined, plan_, identity(), told);
+  auto kept = newest_kept(gathered_->joined, plan_, kept_as(), told);
   const std::int64_t saved = point_ ? point_->manifest.stamp.step : -1;
   if (kept && kept->version >= saved) {
     first_step_ = kept->version;
+    if (first_step_ > steps_) {
+      code = exit_usage;
+      return invalid(
+          fmt::format("the agents have kept step {}, and the run is to end after {}: raise --steps or "
+                      "schedule.steps",
+                      first_step_, steps_));
+    }
     if (point_) results_.goes_on(point_->manifest.stamp.job);
     kept_ = std::make_shared<const KeptRun>(*std::move(kept));
     code = exit_output;
@@ -238,6 +246,12 @@ std::string Training::identity() const {
   LmConfig config = p_.config;
   config.data.fingerprint = fingerprint_;
   return to_toml(config);
+}
+
+std::string Training::kept_as() const {
+  std::error_code error;
+  const auto folder = std::filesystem::weakly_canonical(a_.out, error);
+  return identity() + "\n# " + (error ? a_.out : folder.string());
 }
 
 bool Training::evaluates_at(std::int64_t version) const {
@@ -268,7 +282,7 @@ JobOptions Training::options() {
   o.machines = a_.machines;
   o.gathered = gathered_;
   o.kept = kept_;
-  o.identity = identity();
+  o.identity = kept_as();
   for (const auto& prefix : a_.worker_prefixes) o.prefixes.push_back(split_words(prefix));
   o.throttle = p_.throttle;
   o.paced = a_.paced > 0 ? 1 : 0;

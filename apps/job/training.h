@@ -42,6 +42,8 @@ class Training {
   Status begin_from_memory(int& code);
   /// What tells this run from others, with the fingerprint of its text: a configuration.
   std::string identity() const;
+  /// The same for agents that keep what the run has in memory: with its output folder.
+  std::string kept_as() const;
   /// What a user whose training has diverged can do.
   std::string advice() const;
   Status with_advice(const Status& gave_up) const;

@@ -64,6 +64,7 @@ void Agent::take(const ToAgent& order) {
                  [this](const TellPlan& o) { tell_plan(o); },
                  [this](const RestartPlace& o) { restart(o); },
                  [this](const ToPlaces& o) {
+                   of_ = o.of;
                    for (const PlaceId place : o.places)
                      if (has(place)) post(place, o.of, o.message);
                  },
@@ -125,6 +126,7 @@ void Agent::restart(const RestartPlace& order) {
   of_ = order.of;
   Place& place = places_.at(order.place);
   place.broken = place.told = false;
+  if (order.afresh) place.garbled = false;
   WorkerProcess& w = process(order.place);
   const auto line = [&](const std::string& text) { tell_(PlaceLogged{order.place, text}); };
   if (const Status s = launcher_.restart(w, place.prefix, order.afresh, line); !s.ok())
@@ -177,7 +179,10 @@ void Agent::read_link(PlaceId place) {
   const Status s = process(place).link->receive(frames);
   for (ControlFrame& frame : frames) tell_(FromPlace{place, std::move(frame)});
   if (s.ok()) return;
-  if (s.code() != Code::unavailable) tell_(Garbled{place, s.in(name_of(place))});
+  if (s.code() != Code::unavailable) {
+    places_.at(place).garbled = true;
+    tell_(Garbled{place, s.in(name_of(place))});
+  }
   places_.at(place).broken = true;  // its process is about to end, or has been told to
   log_debug(name_of(place) + ": " + s.message());
 }
@@ -220,7 +225,7 @@ Agent::Kept Agent::keep(int grace_ms, int killed_ms) {
   for (auto& [id, place] : places_) {
     const WorkerProcess& w = process(id);
     place.broken = place.told = true;
-    const bool usable = w.exited && w.memory_fd >= 0 && place.plan &&
+    const bool usable = w.exited && w.memory_fd >= 0 && place.plan && !place.garbled &&
                         kind_of(w.wait_status) != ProcessEnd::Kind::suspect && (!first || *first->plan == *place.plan);
     if (!usable) {
       Launcher::forget_memory(process(id), false);

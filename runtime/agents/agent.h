@@ -49,8 +49,9 @@ class Agent {
     std::vector<std::string> prefix;
     SharedBytes plan;  // that its process was told
     Hello hello;
-    bool broken = false;  // its link has ended
-    bool told = false;    // of the end of its process
+    bool broken = false;   // its link has ended
+    bool told = false;     // of the end of its process
+    bool garbled = false;  // it has said what no message is: its memory may be damaged
   };
 
   /// Whether it has the place; else tells that it has not.

@@ -74,7 +74,10 @@ template <class Reader>
 WholeVersions get_versions(Reader r) {
   if (!r.getHoldsAny()) return std::nullopt;
   std::vector<std::int64_t> versions;
-  for (const auto v : r.getLeft()) versions.push_back(v);
+  for (const auto v : r.getLeft()) {
+    if (v < 0) refuse("a negative version");
+    versions.push_back(v);
+  }
   return versions;
 }
 
@@ -278,12 +281,18 @@ Expected<FromAgent> decode_from_agent(std::span<const std::byte> in) {
                 refuse("a name with control characters");
             out.job = x.getJob();
             for (const auto& kept : x.getKept()) {
-              if (kept.getRank() < 0) refuse("a negative rank");
+              constexpr std::int32_t places_max = 1 << 20;
+              if (kept.getRank() < 0 || kept.getPlace() >= places_max) refuse("a place or rank that no job has");
+              for (const KeptPlace& other : out.kept)
+                if (other.place == place_of(kept.getPlace())) refuse("a place that is named twice");
               out.kept.push_back({place_of(kept.getPlace()), get_versions(kept), kept.getRank()});
             }
             out.generation = x.getGeneration();
             out.plan = x.getPlan().cStr();
-            for (const auto& s : x.getStates()) out.states.emplace_back(s.getVersion(), shared(s.getState()));
+            for (const auto& s : x.getStates()) {
+              if (s.getVersion() < 0) refuse("a negative version");
+              out.states.emplace_back(s.getVersion(), shared(s.getState()));
+            }
             return out;
           }
           case wire::FromAgent::STARTED:

@@ -137,7 +137,8 @@ void Coordinator::down(PlaceId place, const ProcessEnd& ended, std::int64_t now_
     log_warn(ended.how.message() + ": it had no part in the job, and is gone");
     return;
   }
-  note_left(place, ended.left, kind == Kind::suspect);
+  const bool is_suspect = kind == Kind::suspect || (kind == Kind::lost && home_.suspect.count(place) > 0);
+  note_left(place, ended.left, is_suspect);
   if (checkpoint_rejected_ && kind == Kind::refused) kind = Kind::worn;  // it could not restore it
   const bool worn = kind == Kind::worn;
   Status told = ended.how;
@@ -230,8 +231,9 @@ std::int64_t Coordinator::wakes_ns() const {
                 grace_ends_ns(), killed_end_at_ns()});
   if (loss_) return last_heard_ns_;
   const std::int64_t leave = phase_ == Phase::leaving ? leave_until_ns_.value_or(last_heard_ns_) : stall;
-  return std::min({stall, leave, suspicion_ ? suspicion_->until_ns : stall, killed_end_at_ns(),
-                   place_wait_ends_ns_.value_or(stall)});
+  return std::min(
+      {stall, leave, suspicion_ ? suspicion_->until_ns : stall, killed_end_at_ns(),
+       place_wait_began_ns_ ? *place_wait_began_ns_ + std::min(waits_.return_ns, options_.wait_for_places_ns) : stall});
 }
 
 void Coordinator::resumed_after_stop(std::int64_t now_ns) {
@@ -384,8 +386,8 @@ bool Coordinator::is_saved(const FromWorker& message) const {
 
 void Coordinator::enter_next_phase(std::int64_t now_ns) {
   if (phase_ == Phase::leaving && all(quiesced_)) {
-    if (lacks_places()) return wait_for_places(now_ns);
-    place_wait_ends_ns_.reset();
+    if (lacks_places(now_ns)) return wait_for_places(now_ns);
+    place_wait_began_ns_.reset();
     enter_places(now_ns);
   }
   if (over_) return;

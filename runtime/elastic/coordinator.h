@@ -161,6 +161,7 @@ struct CoordinatorOptions {
 struct CoordinatorWaits {
   static constexpr std::int64_t least_ns = 500'000'000, most_ns = 10'000'000'000, default_ns = 2'000'000'000;
   static constexpr std::int64_t start_least_ns = 20'000'000'000, killed_least_ns = 30'000'000'000;
+  static constexpr std::int64_t return_least_ns = 10'000'000'000;
   explicit constexpr CoordinatorWaits(std::int64_t detect_ns) : budget_ns(detect_ns > 0 ? detect_ns : default_ns) {}
   std::int64_t budget_ns;
   std::int64_t culprit_ns = std::clamp(budget_ns * 7 / 20, least_ns, most_ns);  ///< CR-1
@@ -168,6 +169,8 @@ struct CoordinatorWaits {
   std::int64_t quiesce_ns = std::clamp(budget_ns / 4, least_ns, most_ns);  ///< CR-3; after the grace (CR-6) the least
   /// CR-5: a process that is started may say nothing for so long.
   std::int64_t start_ns = std::max(start_least_ns, 10 * budget_ns);
+  /// For a machine that has a part of the state alone, and may only have been cut off: its agent waits as long.
+  std::int64_t return_ns = std::max(return_least_ns, 5 * budget_ns);
   std::int64_t killed_ns = std::max(killed_least_ns, 5 * budget_ns);  ///< CR-8: large memory takes long to free
 };
 inline constexpr int incidents_in_a_row_max = 2;  ///< CR-4
@@ -211,7 +214,7 @@ class Coordinator {
   /// Whether the job waits for this place, which was lost with its machine and has the state that its rank had.
   bool waits_for(PlaceId place) const {
     return waits_for_places() && phase_ == Phase::leaving && home_.plan == plan_ && rank_of(place) >= 0 &&
-           gone_.count(place) > 0;
+           gone_.count(place) > 0 && home_.suspect.count(place) == 0;
   }
   /// The machine of a place is reached again, and has kept its memory, in which this lies whole: a new process takes
   /// it. REQUIRES: waits_for(place).
@@ -225,7 +228,9 @@ class Coordinator {
   /// The job runs steps: it neither begins nor recovers.
   bool runs() const { return phase_ == Phase::running && !loss_ && !over_; }
   /// All places have left the last generation, and the job waits for others to be added before it enters the next one.
-  bool waits_for_places() const { return place_wait_ends_ns_.has_value(); }
+  bool waits_for_places() const { return place_wait_began_ns_.has_value(); }
+  /// How many places the next generation takes, where lost ones are replaced.
+  std::int64_t needs_places() const;
   /// What the job does; of its places without their processes.
   JobState state() const;
   /// Error: the job does not recover, has not begun, is about to end, or to change.
@@ -373,10 +378,8 @@ class Coordinator {
   void enter_places(std::int64_t now_ns);
   /// When a place that has said nothing, since it had no rank, counts as heard: it may only just have started.
   std::int64_t spare_heard_ns(PlaceId place, std::int64_t now_ns) const;
-  /// How many places the next generation takes, where lost ones are replaced.
-  std::int64_t needs_places() const;
   /// Whether the next generation cannot be entered before places are added.
-  bool lacks_places() const;
+  bool lacks_places(std::int64_t now_ns) const;
   void wait_for_places(std::int64_t now_ns);
   /// Goes on with another plan, where a change is due or places are gone.
   Status replan(std::int64_t now_ns);
@@ -431,11 +434,11 @@ class Coordinator {
     ChosenPlan chosen;
     std::string why;
   };
-  std::optional<Change> change_;                    // that is due
-  std::string shape_;                               // since the last change
-  bool ends_early_ = false;                         // CR-6 (grace)
-  bool planned_ = false;                            // a change is under way: places that it does not use are dismissed
-  std::optional<std::int64_t> place_wait_ends_ns_;  // the job waits for places
+  std::optional<Change> change_;                     // that is due
+  std::string shape_;                                // since the last change
+  bool ends_early_ = false;                          // CR-6 (grace)
+  bool planned_ = false;                             // a change is under way: places that it does not use are dismissed
+  std::optional<std::int64_t> place_wait_began_ns_;  // the job waits for places
   /// Where the state lies: with the places of the last generation that has settled.
   struct {
     const Plan* plan;

@@ -27,9 +27,9 @@ class Pause {
     asked_ns_ = now_ns;
     version_ = version;
     why_ = why;
+    code_ = code;
     if (version >= steps) return;
     status_ = Status(Code::unavailable, fmt::format("{} after step {} of {}", why, version, steps));
-    code_ = code;
   }
   /// Whether the job ends before its last step.
   bool begun() const { return !status_.ok(); }

@@ -211,12 +211,16 @@ std::int64_t Coordinator::needs_places() const {
   return may_go_back ? std::min(plan_->workers(), home_.plan->workers()) : plan_->workers();
 }
 
-bool Coordinator::lacks_places() const {
+bool Coordinator::lacks_places(std::int64_t now_ns) const {
   if (options_.wait_for_places_ns == 0) return false;
-  const std::int64_t left = std::ssize(available());
-  if (left == 0) return true;
+  const std::vector<PlaceId> left = available();
+  if (left.empty()) return true;
   if (ends_early_ && options_.replan) return false;  // who is left saves what there is
-  return options_.replaces ? left < needs_places() : sink_.machines_reached() < options_.machines_min;
+  if (change_) return std::ssize(left) < needs_places();
+  if (!options_.replaces) return sink_.machines_reached() < options_.machines_min;
+  if (std::ssize(left) < needs_places()) return true;
+  // Who alone has a part of the state may only have been cut off.
+  return begun_ && !have_state(left) && now_ns < place_wait_began_ns_.value_or(now_ns) + waits_.return_ns;
 }
 
 void Coordinator::wait_for_places(std::int64_t now_ns) {
@@ -226,14 +230,14 @@ void Coordinator::wait_for_places(std::int64_t now_ns) {
     end(pause_.unsaved(s), exit_worker);
   };
   if (ends_early_) return ends("the machines that have its parameters are lost");
-  if (pause_.begun())  // no place works at the steps that have begun
+  if (pause_.asked())  // no place works at the steps that have begun
     return end_early("the job was asked to end while it waited for machines", now_ns);
   const double wait_s = static_cast<double>(options_.wait_for_places_ns) * 1e-9;
-  if (!place_wait_ends_ns_) {
-    place_wait_ends_ns_ = now_ns + options_.wait_for_places_ns;
+  if (!place_wait_began_ns_) {
+    place_wait_began_ns_ = now_ns;
     log_warn(fmt::format("the run has lost machines, and waits for others to join, for {:.0f} s", wait_s));
   }
-  if (now_ns < *place_wait_ends_ns_) return;
+  if (now_ns < *place_wait_began_ns_ + options_.wait_for_places_ns) return;
   ends(fmt::format("the run has lost machines, and too few have joined within {:.0f} s", wait_s));
 }
 
@@ -241,6 +245,9 @@ void Coordinator::comes_back(PlaceId place, const WholeVersions& left, std::int6
   REQUIRE(waits_for(place), static_cast<std::int32_t>(place));
   gone_.erase(place);
   home_.left[place] = left;
+  generations_ = 0;  // CR-4 (giving up) is not about machines that come and go
+  std::erase(incident_->lost, static_cast<std::int32_t>(place));
+  incident_->lost.push_back(static_cast<std::int32_t>(place));
   start_again(rank_of(place), false, now_ns);
 }
 

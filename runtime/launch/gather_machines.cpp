@@ -15,12 +15,12 @@ namespace troupe::runtime {
 
 namespace {
 
-Status may_join(const Joins& joins, const std::vector<AgentPort::Joined>& others, const std::string& program) {
-  TROUPE_TRY(check_program(joins, program));
+/// Ok, or what is in the way for now.
+Status has_place_for(const Joins& joins, const std::vector<AgentPort::Joined>& others, bool full) {
   for (const AgentPort::Joined& other : others)
     if (other.joins.machine == joins.machine)
-      return invalid("there is a machine " + joins.machine + " already: name it otherwise (--name)");
-  return {};
+      return Status(Code::unavailable, "there is a machine " + joins.machine + " already (--name)");
+  return full ? Status(Code::unavailable, "the job has all its machines") : Status{};
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ void refuse_for_now(AgentPort::Joined& joined, const Status& why) {
   (void)joined.connection->post(encode(ToAgent(Refused{why.message(), true}))).ok();
 }
 
-Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& machines, int interrupt_fd) {
+Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& machines, int interrupt_fd, bool all) {
   auto gathered = std::make_shared<GatheredMachines>();
   TROUPE_ASSIGN(const TokenKey token, machines.key());
   TROUPE_ASSIGN(gathered->port, AgentPort::open(machines.listen, token));
@@ -48,16 +48,20 @@ Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& m
       fmt::format("waits for the agents of {} at {}", counted(machines.count, "machine"), gathered->port->address()));
   TROUPE_ASSIGN(gathered->program, program_fingerprint());
   TROUPE_ASSIGN(gathered->joined,
-                gather_machines(*gathered->port, machines, gathered->program, interrupt_fd, SteadyClock()));
+                gather_machines(*gathered->port, machines, gathered->program, interrupt_fd, SteadyClock(), all));
   return gathered->joined.empty() ? nullptr : gathered;
 }
 
 Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const JobMachines& machines,
                                                          const std::string& program, int interrupt_fd,
-                                                         const Clock& clock) {
+                                                         const Clock& clock, bool all) {
   const std::int64_t until_ns = clock.now_ns() + machines.wait_s * std::int64_t{1'000'000'000};
+  constexpr std::int64_t window_ns = 1'000'000'000;
   std::vector<AgentPort::Joined> joined;
-  while (std::ssize(joined) < machines.count) {
+  std::set<std::string> told;
+  std::int64_t last_ns = 0;
+  const auto is_full = [&] { return std::ssize(joined) >= machines.count; };
+  while (!is_full() || (all && clock.now_ns() < last_ns + window_ns)) {
     PollSet set;
     port.watch(set);
     bool interrupted = false;
@@ -72,9 +76,16 @@ Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const 
     std::erase_if(joined, [&](const auto& one) { return gone.count(one.joins.machine) > 0; });
     port.turn(clock.now_ns());
     for (AgentPort::Joined& one : port.take_joined()) {
-      if (const Status s = may_join(one.joins, joined, program); !s.ok()) refuse(one, s);
-      else if (std::ssize(joined) < machines.count) joined.push_back(std::move(one));
-      else refuse(one, Status(Code::unavailable, "the job has all its machines"));
+      if (const Status s = check_program(one.joins, program); !s.ok()) {
+        refuse(one, s);
+      } else if (const Status s = has_place_for(one.joins, joined, is_full() && !all); !s.ok()) {
+        if (told.insert(one.joins.machine + s.message()).second)
+          log_warn(fmt::format("{} is refused for now: {}", one.peer, s.message()));
+        refuse_for_now(one, s);
+      } else {
+        joined.push_back(std::move(one));
+        last_ns = clock.now_ns();
+      }
     }
     if (interrupted) return std::vector<AgentPort::Joined>();
     if (machines.give_up) TROUPE_TRY(machines.give_up());

@@ -19,15 +19,18 @@ struct GatheredMachines {
 };
 
 /// Listens at `machines.listen`, and waits for its agents. Null: `interrupt_fd` has become readable before. Error: as
-/// gather_machines; the port cannot be opened, the token or this executable not be read.
-Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& machines, int interrupt_fd);
+/// gather_machines; the port cannot be opened, the token or this executable not be read. `all`: takes those that join
+/// within a second of the last that is needed, too: one of them may have kept what the others have not.
+Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& machines, int interrupt_fd,
+                                                            bool all = false);
 
 /// The agents of `machines.count` machines, by name: the same machines always have the same ranks. Agents of another
-/// executable than `program` (program_fingerprint), or of a machine that is there already, are refused. None:
-/// `interrupt_fd` has become readable before. Error (unavailable): fewer have joined within `machines.wait_s`.
+/// executable than `program` (program_fingerprint) are refused; of a machine that is there already, or not needed, for
+/// now. None: `interrupt_fd` has become readable before. Error (unavailable): fewer have joined within
+/// `machines.wait_s`.
 Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const JobMachines& machines,
                                                          const std::string& program, int interrupt_fd,
-                                                         const Clock& clock);
+                                                         const Clock& clock, bool all = false);
 
 /// Error: the agent runs another executable than `program`.
 Status check_program(const Joins& joins, const std::string& program);

@@ -160,7 +160,9 @@ class Job {
     std::vector<PlaceId> kept;
     if (options_.kept && one.joins.job == options_.kept->of.job)
       for (const KeptPlace& k : one.joins.kept)
-        if (options_.kept->ranks.count(k.place) > 0) kept.push_back(k.place);
+        if (const auto at = options_.kept->machines.find(k.place);
+            at != options_.kept->machines.end() && at->second == one.joins.machine)
+          kept.push_back(k.place);
     if (kept.empty()) return add_machine(one, false);
     log_info(fmt::format("machine {} ({}) joins, with {} of the run before", one.joins.machine, one.peer,
                          counted(std::ssize(kept), "worker")));
@@ -183,10 +185,11 @@ class Job {
     if (was_here && !coordinator_.runs() && !coordinator_.waits_for_places())
       return refuse_for_now(one, Status(Code::unavailable, "the job is about to recover"));
     told_taken_.erase(machine);
+    const std::string digest = was_here ? digest_of_plan(coordinator_.plan(), options_.identity) : "";
     std::vector<KeptPlace> kept = was_here ? one.joins.kept : std::vector<KeptPlace>();
     std::erase_if(kept, [&](const KeptPlace& k) {
       return !places_.can_be_back(k.place, machine) || !coordinator_.waits_for(k.place) ||
-             coordinator_.rank_of(k.place) != k.rank;
+             coordinator_.rank_of(k.place) != k.rank || one.joins.plan != digest;
     });
     std::vector<PlaceId> back;
     for (const KeptPlace& k : kept) back.push_back(k.place);
@@ -271,6 +274,7 @@ class Job {
     if (polled) places_.turn(polled_ns);
     if (port_) {
       port_->turn(clock_.now_ns());
+      places_.bring_to(coordinator_, clock_.now_ns());  // a machine that joins may have been lost a moment ago
       for (AgentPort::Joined& one : port_->take_joined()) take_joined(one);
     }
     places_.bring_to(coordinator_, clock_.now_ns());

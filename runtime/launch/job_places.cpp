@@ -49,7 +49,7 @@ void JobPlaces::add_machine(AgentPort::Joined joined, bool late, const std::vect
 }
 
 bool JobPlaces::can_be_back(PlaceId place, const std::string& machine) const {
-  if (static_cast<std::size_t>(place) >= places_.size()) return false;
+  if (static_cast<std::size_t>(place) >= places_.size() || at(place).machine >= machines_.size()) return false;
   const Machine& m = machines_[at(place).machine];
   return !m.own && !m.connection && m.name == machine;
 }

@@ -14,6 +14,7 @@ namespace {
 struct Remains {
   std::map<PlaceId, Rank> ranks;
   std::map<PlaceId, WholeVersions> left;
+  std::map<PlaceId, std::string> machines;
   std::map<std::int64_t, SumState> sums;  // by version
   std::uint32_t generation = 0;
 };
@@ -25,12 +26,17 @@ void add(const Joins& joins, const Plan& plan, Remains& all) {
                                       [&](const auto& other) { return other.second == kept.rank; });
     if (kept.rank >= plan.workers() || has_rank || !all.ranks.emplace(kept.place, kept.rank).second) continue;
     all.left[kept.place] = kept.left;
+    all.machines[kept.place] = joins.machine;
   }
   for (const auto& [version, bytes] : joins.states)
     if (auto sums = decode_sums(*bytes); sums.ok()) all.sums.insert_or_assign(version, *std::move(sums));
 }
 
 }  // namespace
+
+std::string digest_of_plan(const Plan& plan, const std::string& run) {
+  return digest_of(encode(ToWorker(PlanBytes{write_plan(plan)})), run);
+}
 
 std::vector<PlaceId> places_of(const KeptRun& kept, Rank ranks) {
   constexpr PlaceId none{-1};
@@ -44,7 +50,7 @@ std::vector<PlaceId> places_of(const KeptRun& kept, Rank ranks) {
 
 std::optional<KeptRun> newest_kept(std::span<const AgentPort::Joined> agents, const Plan& plan, const std::string& run,
                                    std::int64_t most) {
-  const std::string digest = digest_of(encode(ToWorker(PlanBytes{write_plan(plan)})), run);
+  const std::string digest = digest_of_plan(plan, run);
   std::map<std::uint64_t, Remains> jobs;
   std::vector<const Joins*> latest_first;
   for (const AgentPort::Joined& agent : agents)
@@ -58,7 +64,9 @@ std::optional<KeptRun> newest_kept(std::span<const AgentPort::Joined> agents, co
     for (const auto& [place, rank] : remains.ranks) inventory.holds(rank, remains.left.at(place));
     const auto newest = inventory.newest(
         [&](std::int64_t v) { return v <= most && remains.sums.count(v) > 0 && (!best || v > best->version); });
-    if (newest) best = {*newest, remains.sums.at(*newest), {job, remains.generation}, remains.ranks, remains.left};
+    if (newest)
+      best = {*newest,      remains.sums.at(*newest), {job, remains.generation}, remains.ranks,
+              remains.left, remains.machines};
   }
   return best;
 }

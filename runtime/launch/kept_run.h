@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "runtime/agents/agent_port.h"
@@ -20,11 +21,15 @@ struct KeptRun {
   JobGeneration of;          ///< the last one of the job that was lost
   std::map<PlaceId, Rank> ranks;
   std::map<PlaceId, WholeVersions> left;
+  std::map<PlaceId, std::string> machines;  ///< whose agent has it: another one may have kept a place of this number
 };
 
 /// The places of a job that goes on from it, by rank: those that were kept, and for the other ranks new numbers behind
 /// them, in order.
 std::vector<PlaceId> places_of(const KeptRun& kept, Rank ranks);
+
+/// As Joins::plan.
+std::string digest_of_plan(const Plan& plan, const std::string& run);
 
 /// The newest version, at most `most`, that agents have kept together of one job with this plan and of this run
 /// (JobOptions::identity). None: they have none.

@@ -15,7 +15,7 @@ std::optional<std::string> ShapeChanges::ask(const std::string& text) {
   if (!options_.recovers || !shapes_) return "troupe: the job keeps its shape: it does not recover (--recovery)";
   if (!options_.read_shape) return "troupe: the job keeps its shape: it reads no other (JobOptions::read_shape)";
   if (asked_) return "troupe: the job is about to change its shape, for another request";
-  if (growth_ && growth_->started)
+  if (growth_ && growth_->started && coordinator_.runs())
     return "troupe: the job is about to change its shape, since " + growth_->machines + " has joined";
   const auto dp = options_.read_shape(text);
   if (!dp.ok()) return "troupe: " + dp.status().message();
@@ -104,7 +104,8 @@ void ShapeChanges::fill() {
   };
   std::erase_if(filling_, settled);
   if (clock_.now_ns() < fill_again_ns_) return;
-  const std::int64_t lacks = wanted_->workers() - std::ssize(coordinator_.available()) - std::ssize(filling_);
+  const std::int64_t wanted = std::max<std::int64_t>(wanted_->workers(), coordinator_.needs_places());
+  const std::int64_t lacks = wanted - std::ssize(coordinator_.available()) - std::ssize(filling_);
   (void)start(std::min(lacks, places_.room()), OnMachines::any, filling_).ok();  // the next call tells of it
 }
 
@@ -132,7 +133,10 @@ void ShapeChanges::grow() {
   if (!chosen) return;
   if (!chosen->ok()) return ends(chosen->status());
   if ((*chosen)->plan->workers() <= coordinator_.plan().workers()) return ends({});
-  ends(coordinator_.change(**chosen, g.machines + " has joined", clock_.now_ns()));
+  if (const Status s = coordinator_.change(**chosen, g.machines + " has joined", clock_.now_ns()); !s.ok())
+    return ends(s);
+  // Until the job runs so: the change may be given up.
+  g = Growth{g.machines, clock_.now_ns() + join_window_ns, false, {}, 0, {}};
 }
 
 std::optional<Expected<ChosenPlan>> ShapeChanges::shape_for(std::int64_t places) {
@@ -147,6 +151,7 @@ std::optional<Expected<ChosenPlan>> ShapeChanges::shape_for(std::int64_t places)
 
 Status ShapeChanges::start(std::int64_t count, OnMachines which, std::vector<PlaceId>& to) {
   for (; count > 0; --count) {
+    if (places_.room(which) < 1) return Status(Code::unavailable, "a machine was lost meanwhile");
     to.push_back(places_.start(which));
     places_.bring_to(coordinator_, clock_.now_ns());
     TROUPE_TRY(places_.have_started(to).status());

@@ -263,3 +263,91 @@ TEST_CASE("a job that goes on for one whose process is lost, and loses what it b
   CHECK(r.exit_code == exit_worker);
   CHECK(r.status.message().find("of step 5, with which the job began in memory, not all is left") != std::string::npos);
 }
+
+TEST_CASE("a job that does not replace places, and waits for machines, goes on with a mesh that it is asked for") {
+  ThreePlaces job(nullptr, 0, true, 3, detects, [&](CoordinatorOptions& o) {
+    waits(o);
+    o.machines_min = 2;
+  });
+  lose_two(job);
+  REQUIRE(job.coordinator.waits_for_places());
+  ChosenPlan two{std::make_shared<const Plan>(ThreePlaces::make_plan(2, false, 0)), "dp=2", 0, {}};
+  REQUIRE(job.coordinator.change(two, "asked to go on as dp=2", ms).ok());
+  job.coordinator.turn(ms);
+  CHECK_FALSE(job.coordinator.waits_for_places());
+  CHECK(job.shapes.size() == 1);
+}
+
+TEST_CASE(
+    "a machine that alone has a part of the state is waited for, though other places are there, and not for ever") {
+  for (const bool comes : {true, false}) {
+    CAPTURE(comes);
+    ThreePlaces job(nullptr, 1, false, 3, detects, [&](CoordinatorOptions& o) {
+      waits(o);
+      o.wait_for_places_ns = 6 * wait_ns;
+    });
+    lose_two(job);
+    job.coordinator.add_place(PlaceId{3}, ms);
+    job.coordinator.turn(ms);
+    CHECK(job.coordinator.waits_for_places());
+    const CoordinatorWaits own(detects);
+    for (std::int64_t now = ms; now < own.return_ns; now += 100 * ms)
+      for (const Rank r : {0, 1}) job.hear(r, Progress{8, false, {}, 0, {}}, now);
+    CHECK(job.coordinator.waits_for_places());
+    CHECK(job.coordinator.waits_for(PlaceId{2}));
+    if (comes) job.coordinator.comes_back(PlaceId{2}, Versions{3}, own.return_ns - ms);
+    job.coordinator.turn(comes ? own.return_ns - ms : own.return_ns);
+    CHECK_FALSE(job.coordinator.waits_for_places());
+    CHECK(job.shapes.size() == (comes ? 0 : 1));
+    for (const Rank r : {0, 1, comes ? 2 : 3}) job.hear(r, WorkerAddress{"a"}, own.return_ns);
+    CHECK(job.last<Connect>().adopt == (comes ? 3 : -1));
+  }
+}
+
+TEST_CASE("a place that has said garbage does not come back with what lies in its memory") {
+  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  job.machines = {{2, 1}};
+  job.do_three_steps();
+  job.all_hold({3});
+  job.coordinator.distrust(PlaceId{2}, Status(Code::invalid, "garbage"), 0);
+  job.ends(2, ProcessEnd::Kind::lost, "worker 2 was lost with machine b");
+  job.coordinator.turn(0);
+  job.leave({0, 1});
+  CHECK(job.coordinator.waits_for_places());
+  CHECK_FALSE(job.coordinator.waits_for(PlaceId{2}));
+}
+
+TEST_CASE("a job that is asked to end within its last steps, and waits for a machine, saves what is there at once") {
+  SavedBefore checkpoints;
+  ThreePlaces job(&checkpoints, 0, false, 3, detects, [&](CoordinatorOptions& o) {
+    waits(o);
+    o.session.steps = 4;
+    o.replan = [](const Plan&, std::int64_t places) -> Expected<ChosenPlan> {
+      return ChosenPlan{std::make_shared<const Plan>(ThreePlaces::make_plan(places, true, 0)), "fewer", 0, {}};
+    };
+  });
+  lose_two(job);
+  REQUIRE(job.coordinator.waits_for_places());
+  job.coordinator.interrupt("interrupted by Terminated", exit_interrupted, ms);
+  job.coordinator.turn(ms);
+  job.leave({0, 1});
+  CHECK(job.shapes.size() == 1);
+  for (const Rank r : {0, 1}) job.hear(r, WorkerAddress{"a"}, ms);
+  CHECK(job.last<Connect>().adopt == 3);
+}
+
+TEST_CASE("a machine that comes and goes again and again before an act does not end the job") {
+  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  lose_two(job);
+  for (int times = 0; times < 6; ++times) {
+    CAPTURE(times);
+    REQUIRE(job.coordinator.waits_for(PlaceId{2}));
+    job.coordinator.comes_back(PlaceId{2}, Versions{3}, ms);
+    job.coordinator.turn(ms);
+    job.ends(2, ProcessEnd::Kind::lost, "worker 2 was lost with machine b", ms);
+    job.coordinator.turn(ms);
+    REQUIRE_FALSE(job.coordinator.over());
+    job.leave({0, 1});
+  }
+  CHECK(job.coordinator.waits_for_places());
+}

@@ -82,6 +82,16 @@ TEST_CASE("of two agents that have kept the same rank the one counts that has he
   CHECK(places_of(*newest, 3) == std::vector<PlaceId>{PlaceId{4}, PlaceId{3}, PlaceId{2}});
 }
 
+TEST_CASE("where two agents have kept a place of the same number, it is that of one machine") {
+  ThreeAgents three;
+  three.add({kept(0, 0, {6}), kept(1, 1, {5})}, 4);
+  three.add({kept(1, 1, {6}), kept(2, 2, {6})}, 6);
+  const auto newest = three.newest();
+  REQUIRE(newest);
+  CHECK(newest->version == 6);
+  CHECK(newest->machines == std::map<PlaceId, std::string>{{PlaceId{0}, "m0"}, {PlaceId{1}, "m1"}, {PlaceId{2}, "m1"}});
+}
+
 TEST_CASE("what agents have kept of two jobs is not mixed, and the state of sums is needed") {
   ThreeAgents three;
   three.add({kept(0, 0, {6}), kept(1, 1, {6})}, 4, 9);
