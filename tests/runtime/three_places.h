@@ -43,11 +43,8 @@ struct ThreePlaces final : CoordinatorSink {
   std::vector<Sent> sent;
   std::vector<std::pair<Rank, bool>> restarted;
   std::vector<Rank> killed;
-  std::vector<std::int64_t> remembered;  // versions whose sums were told
-  void remember(std::int64_t version, const SumState& sums) override {
-    CHECK(sums.updates == version);
-    remembered.push_back(version);
-  }
+  std::vector<std::pair<std::int64_t, std::int64_t>> remembered;  // versions whose sums were told, with their updates
+  void remember(std::int64_t version, const SumState& sums) override { remembered.emplace_back(version, sums.updates); }
   std::vector<Incident> incidents;
   std::vector<std::int64_t> told;  // steps
   std::function<void(const Straggler&)> on_straggler;
