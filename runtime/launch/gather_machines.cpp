@@ -44,6 +44,7 @@ Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& m
   auto gathered = std::make_shared<GatheredMachines>();
   TROUPE_ASSIGN(const TokenKey token, machines.key());
   TROUPE_ASSIGN(gathered->port, AgentPort::open(machines.listen, token));
+  if (machines.on_listen) TROUPE_TRY(machines.on_listen(gathered->port->address()));
   log_info(
       fmt::format("waits for the agents of {} at {}", counted(machines.count, "machine"), gathered->port->address()));
   TROUPE_ASSIGN(gathered->program, program_fingerprint());

@@ -597,7 +597,8 @@ TEST_CASE("kill -9 of the command at random times, over and over, repeats at mos
   const Outcome o = run(lost.command("dp=2", steps, more), 120);
   INFO(o.err);
   CHECK(o.code == exit_ok);
-  CHECK(told_by(lost.job.out) == told_alone({"--set", "schedule.batch=8", "--set", "eval.every=0", "--steps", steps}));
+  CHECK(told_by(lost.job.out) ==
+        told_alone({"--set", "schedule.batch=8", "--set", "eval.every=0", "--steps", steps}, 300));
   const auto incidents = incidents_of(lost.job.out);
   CHECK(std::ssize(incidents) <= kills);  // none of a start that was killed before it had begun
   CHECK(std::ssize(incidents) >= begun);  // of all but the first, and the last one

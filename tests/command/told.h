@@ -25,10 +25,10 @@ inline std::string told_by(const std::string& out) {
 }
 
 /// Of the same run on this machine, with one worker.
-inline std::string told_alone(std::vector<std::string> more) {
+inline std::string told_alone(std::vector<std::string> more, double limit_s = 30) {
   TempDir dir;
   more.push_back("--quiet");
-  check_success(run(train(dir / "out", more)));
+  check_success(run(train(dir / "out", more), limit_s));
   return told_by(dir / "out");
 }
 
