@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <set>
 
 #include "tests/comm/pair.h"
@@ -382,16 +383,21 @@ TEST_CASE("an idle transport costs no CPU") {
     pair.at(1).recv(0, {3, 0, 1}, never, [](const Status&, const Header&) {});  // waiting is idling, too
     REQUIRE(pair.wait([&] { return s.done() && r.done(); }));
     pair.settle();
-    const auto cpu = pair.at(0).progress_cpu_ns() + pair.at(1).progress_cpu_ns();
-    std::this_thread::sleep_for(std::chrono::milliseconds(800));
-    const auto used = pair.at(0).progress_cpu_ns() + pair.at(1).progress_cpu_ns() - cpu;
-    MESSAGE(std::string(*tls ? tls : "default")
-            << ": two idle progress threads use " << used / 800e6 * 100 << " % of a core");
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    CHECK(used < 24'000'000);  // 3 % of a core: one that spins uses all
+    constexpr std::int64_t used_max = 24'000'000;  // 3 % of a core: one that spins uses all
 #else
-    CHECK(used < 8'000'000);  // 1 % of a core: two threads that poll each millisecond use more
+    constexpr std::int64_t used_max = 8'000'000;  // 1 % of a core: two threads that poll each millisecond use more
 #endif
+    // The least of some: what a busy machine makes of a thread's time is not its own.
+    std::int64_t used = std::numeric_limits<std::int64_t>::max();
+    for (int tries = 0; tries < 5 && used >= used_max; ++tries) {
+      const auto cpu = pair.at(0).progress_cpu_ns() + pair.at(1).progress_cpu_ns();
+      std::this_thread::sleep_for(std::chrono::milliseconds(800));
+      used = std::min<std::int64_t>(used, pair.at(0).progress_cpu_ns() + pair.at(1).progress_cpu_ns() - cpu);
+    }
+    MESSAGE(std::string(*tls ? tls : "default")
+            << ": two idle progress threads use " << static_cast<double>(used) / 800e6 * 100 << " % of a core");
+    CHECK(used < used_max);
     for (Rank a : {0, 1}) pair.at(a).shutdown();
   }
 }

@@ -446,6 +446,23 @@ TEST_CASE("a machine that alone has a stage comes back with its memory, and the 
   }
 }
 
+TEST_CASE("a command that is stopped for longer than its agents wait for it goes on with what they have kept") {
+  WaitingRun w;
+  if (!w.machines.ok) return skip(Machines::why_not);
+  w.mesh = "pp=2";
+  w.begin();
+  w.command->send_to_group(SIGSTOP);
+  for (Run* agent : {w.here.get(), w.there.get()})
+    for (int i = 0; i < 200 && !agent->workers().empty(); ++i) ::usleep(100'000);
+  for (Run* agent : {w.here.get(), w.there.get()}) CHECK(agent->workers().empty());
+  w.command->send_to_group(SIGCONT);
+  w.check_end();
+  const auto incident = the_incident(w.job.out);
+  CHECK(incident["from"] == "memory");
+  CHECK(incident["committed"].get<int>() - incident["step"].get<int>() <= 1);
+  for (Run* agent : {w.here.get(), w.there.get()}) CHECK(agent->wait().code == exit_ok);
+}
+
 TEST_CASE("a machine that comes back too late has no part in a run that has taken another one, and is a spare") {
   WaitingRun w;
   if (!w.machines.ok) return skip(Machines::why_not);
