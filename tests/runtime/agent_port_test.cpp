@@ -372,7 +372,9 @@ TEST_CASE("ten thousand connections that say nothing cost the process less than 
   connect(10'000);
   const std::int64_t grown = resident_bytes() - before;
   MESSAGE("grown by " << grown << " bytes");
+#if !defined(__SANITIZE_ADDRESS__)  // which keeps what is freed, and tells of what is not
   CHECK(grown < 1 << 20);
+#endif
   TokenHolder agent(served, token());
   CHECK(agent.join());
 }
