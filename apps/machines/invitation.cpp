@@ -53,14 +53,12 @@ std::string to_text(const Invitation& invitation) { return invitation.address + 
 
 Expected<Invitation> parse_invitation(const std::string& text, const std::string& from) {
   const std::size_t first = text.find('\n'), second = first == std::string::npos ? first : text.find('\n', first + 1);
-  Invitation i;
-  if (second != std::string::npos) i = {text.substr(0, first), text.substr(first + 1, second - first - 1)};
-  if (i.address.empty() || i.token.size() < runtime::token_chars_least)
-    return invalid(
-        fmt::format("{} is no invitation to a run: expected a line HOST:PORT, and a line with a token of at "
-                    "least {} characters",
-                    from, runtime::token_chars_least));
-  return i;
+  if (second != std::string::npos && first > 0 && second - first > runtime::token_chars_least)
+    return Invitation{text.substr(0, first), text.substr(first + 1, second - first - 1)};
+  return invalid(
+      fmt::format("{} is no invitation to a run: expected a line HOST:PORT, and a line with a token of at "
+                  "least {} characters",
+                  from, runtime::token_chars_least));
 }
 
 std::string invitation_path(const std::string& out, const std::string& start) { return out + "/" + name_begin + start; }
