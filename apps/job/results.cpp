@@ -418,7 +418,7 @@ std::vector<TraceSpan> incident_spans(const JobResult& result, std::int64_t begi
   for (const Incident& i : result.incidents) {
     add("generations", before, since_ns, i.down_ns, i.committed);
     if (i.act_ns < 0) return spans;
-    add("incidents", i.cause.substr(0, i.cause.find('\n')), i.down_ns, i.act_ns, i.version);
+    add("incidents", i.first_line(), i.down_ns, i.act_ns, i.version);
     before = fmt::format("generation {}{}", i.generation, i.shape.empty() ? "" : " on " + i.shape);
     since_ns = i.act_ns;
   }

@@ -217,10 +217,10 @@ WholeVersions Agent::left_by(PlaceId id) {
   return none;
 }
 
-Agent::Kept Agent::keep(int grace_ms, int killed_ms) {
+Kept Agent::keep(int grace_ms, int killed_ms) {
   const Status ended = launcher_.end_processes(grace_ms, {}, killed_ms);
   if (!ended.ok()) log_warn(ended.message());
-  Kept kept{of_.job, of_.number, {}, {}, {states_.begin(), states_.end()}};
+  Kept kept{of_, {}, {}, {states_.begin(), states_.end()}};
   const Place* first = nullptr;  // all have the plan that it has, or take no part
   for (auto& [id, place] : places_) {
     const WorkerProcess& w = process(id);

@@ -30,15 +30,8 @@ class Agent {
   void tell_ends();
   /// Ends all processes, as Launcher::finish; so does Finish, which tells Finished.
   Status finish(int grace_ms, int killed_ms);
-  /// Ends all processes, and keeps the memory of places whose job may come back for them (RestartPlace): of which job,
-  /// and what lies whole there. Nothing is told.
-  struct Kept {
-    std::uint64_t job = 0;
-    std::uint32_t generation = 0;
-    std::vector<KeptPlace> places;
-    std::string plan;  ///< digest_of it
-    std::vector<std::pair<std::int64_t, SharedBytes>> states;
-  };
+  /// Ends all processes, and keeps the memory of places whose job may come back for them (RestartPlace). Nothing is
+  /// told.
   Kept keep(int grace_ms, int killed_ms);
   /// Lets go of all that was kept but for these.
   void forget_kept(std::span<const PlaceId> but_for);

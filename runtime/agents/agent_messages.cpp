@@ -160,19 +160,19 @@ std::vector<std::byte> encode(const FromAgent& in) {
                    x.setProgram(m.program);
                    x.setNetDevice(m.net_device);
                    x.setHost(m.host);
-                   x.setJob(m.job);
-                   auto kept = x.initKept(static_cast<unsigned>(m.kept.size()));
-                   for (unsigned i = 0; i < m.kept.size(); ++i) {
-                     kept[i].setPlace(number(m.kept[i].place));
-                     put_versions(kept[i], m.kept[i].left);
-                     kept[i].setRank(m.kept[i].rank);
+                   x.setJob(m.kept.of.job);
+                   auto kept = x.initKept(static_cast<unsigned>(m.kept.places.size()));
+                   for (unsigned i = 0; i < m.kept.places.size(); ++i) {
+                     kept[i].setPlace(number(m.kept.places[i].place));
+                     put_versions(kept[i], m.kept.places[i].left);
+                     kept[i].setRank(m.kept.places[i].rank);
                    }
-                   x.setGeneration(m.generation);
-                   x.setPlan(m.plan);
-                   auto states = x.initStates(static_cast<unsigned>(m.states.size()));
-                   for (unsigned i = 0; i < m.states.size(); ++i) {
-                     states[i].setVersion(m.states[i].first);
-                     states[i].setState(data_of(*m.states[i].second));
+                   x.setGeneration(m.kept.of.number);
+                   x.setPlan(m.kept.plan);
+                   auto states = x.initStates(static_cast<unsigned>(m.kept.states.size()));
+                   for (unsigned i = 0; i < m.kept.states.size(); ++i) {
+                     states[i].setVersion(m.kept.states[i].first);
+                     states[i].setState(data_of(*m.kept.states[i].second));
                    }
                  },
                  [&](const PlaceStarted& m) {
@@ -279,19 +279,18 @@ Expected<FromAgent> decode_from_agent(std::span<const std::byte> in) {
             for (const std::string* text : {&out.machine, &out.net_device})
               if (std::any_of(text->begin(), text->end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }))
                 refuse("a name with control characters");
-            out.job = x.getJob();
+            out.kept.of = {x.getJob(), x.getGeneration()};
             for (const auto& kept : x.getKept()) {
               constexpr std::int32_t places_max = 1 << 20;
               if (kept.getRank() < 0 || kept.getPlace() >= places_max) refuse("a place or rank that no job has");
-              for (const KeptPlace& other : out.kept)
+              for (const KeptPlace& other : out.kept.places)
                 if (other.place == place_of(kept.getPlace())) refuse("a place that is named twice");
-              out.kept.push_back({place_of(kept.getPlace()), get_versions(kept), kept.getRank()});
+              out.kept.places.push_back({place_of(kept.getPlace()), get_versions(kept), kept.getRank()});
             }
-            out.generation = x.getGeneration();
-            out.plan = x.getPlan().cStr();
+            out.kept.plan = x.getPlan().cStr();
             for (const auto& s : x.getStates()) {
               if (s.getVersion() < 0) refuse("a negative version");
-              out.states.emplace_back(s.getVersion(), shared(s.getState()));
+              out.kept.states.emplace_back(s.getVersion(), shared(s.getState()));
             }
             return out;
           }

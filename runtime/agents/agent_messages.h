@@ -99,20 +99,23 @@ struct KeptPlace {
   WholeVersions left;
   Rank rank = 0;  ///< of the plan
 };
+/// What an agent has kept of a job as it lost its connection.
+struct Kept {
+  JobGeneration of;               ///< the last one of which the agent has heard; job 0: it has kept nothing
+  std::vector<KeptPlace> places;  ///< each once
+  std::string plan;               ///< digest_of the plan and the run that they were told
+  std::vector<std::pair<std::int64_t, SharedBytes>> states;  ///< as Remember
+};
 /// The first message of an agent that joins. `places`: how many it takes. `program`: what tells its executable from
 /// another one. `net_device`: UCX network device of its places; empty: UCX's choice, or the job's. `host`: what tells
-/// its /dev/shm from another one: agents of one host share it. `kept`: of job `job`.
+/// its /dev/shm from another one: agents of one host share it.
 struct Joins {
   std::string machine;
   std::int32_t places = 0;
   std::string program;
   std::string net_device;
   std::string host;
-  std::uint64_t job = 0;         ///< 0: it has kept nothing
-  std::uint32_t generation = 0;  ///< the last one of that job of which the agent has heard
-  std::vector<KeptPlace> kept;
-  std::string plan;                                          ///< digest_of the plan and the run that these were told
-  std::vector<std::pair<std::int64_t, SharedBytes>> states;  ///< as Remember
+  Kept kept;
 };
 /// A place has a process. `memory`: the name by which processes of the machine open the place's memory; empty: none.
 struct PlaceStarted {

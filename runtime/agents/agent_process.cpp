@@ -51,7 +51,7 @@ std::string host_of_shared_memory() {
 class Service {
  public:
   /// `agent`: tells what tell() takes. `kept`: what it has kept of the connection before.
-  Service(const AgentOptions& options, int fd, AgentEnds& ends, Agent& agent, const Agent::Kept& kept)
+  Service(const AgentOptions& options, int fd, AgentEnds& ends, Agent& agent, const Kept& kept)
       : options_(options), ends_(ends), connection_(fd, Handshake::End::joins, options.token), agent_(agent),
         kept_(kept) {}
 
@@ -112,7 +112,7 @@ class Service {
     heard_ns_ = clock_.now_ns();
     if (!known && connection_.open())
       tell(Joins{options_.machine, options_.places, options_.program, options_.net_device, host_of_shared_memory(),
-                 kept_.job, kept_.generation, kept_.places, kept_.plan, kept_.states});
+                 kept_});
     for (const auto& message : messages) {
       const auto order = decode_to_agent(message);
       if (!order.ok()) return part({false, false, order.status()});
@@ -155,7 +155,7 @@ class Service {
   SteadyClock clock_;
   Connection connection_;
   Agent& agent_;
-  const Agent::Kept& kept_;
+  const Kept& kept_;
   std::int64_t budget_ns_ = 0;  // the job has taken the machine
   std::int64_t sent_ns_ = 0, heard_ns_ = 0, looked_ns_ = 0;
   std::optional<Parting> parting_;
@@ -193,7 +193,7 @@ Status run_agent(const AgentOptions& options) {
     if (service) service->tell(m);
   };
   auto agent = std::make_unique<Agent>(tell);
-  Agent::Kept kept;
+  Kept kept;
   for (;;) {
     const std::int64_t deadline_ns = lost_ns + options.wait_ms * ms;
     Status why;

@@ -123,7 +123,7 @@ Connect Coordinator::choose_state(std::int64_t now_ns) {
     sums = saved->sums;
     incident_->from = connect.restore = saved->folder;
   } else if (options_.left) {
-    end(Status(Code::unavailable, incident_->cause.substr(0, incident_->cause.find('\n')))
+    end(Status(Code::unavailable, incident_->first_line())
             .in(fmt::format("of step {}, with which the job began in memory, not all is left", version)),
         exit_worker);
     return connect;

@@ -46,12 +46,14 @@ void Coordinator::begin_session(std::int64_t version, std::optional<SumState> su
   s.first_step = begins_with_ = version;
   s.sums = std::move(sums);
   if (pause_.begun()) s.steps = pause_.version();
-  session_ = std::make_unique<Session>(
-      *plan_, std::move(s), held_checkpoints_, [this](Rank to, const ToWorker& message) {
-        if (const auto* commit = std::get_if<CommitStep>(&message); commit && to == 0 && options_.recovers)
-          sink_.remember(commit->step + 1, session_->sums());
-        sink_.send(std::span(&options_.places[to], 1), fence_.generation(), message);
-      });
+  s.on_voted = [this, told = std::move(s.on_voted)](std::int64_t step) {
+    told(step);
+    if (options_.recovers) sink_.remember(step + 1, session_->sums());
+  };
+  session_ = std::make_unique<Session>(*plan_, std::move(s), held_checkpoints_,
+                                       [this](Rank to, const ToWorker& message) {
+                                         sink_.send(std::span(&options_.places[to], 1), fence_.generation(), message);
+                                       });
   session_->name_places([this](Rank rank) { return worker(rank); });
 }
 

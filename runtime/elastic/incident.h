@@ -15,6 +15,7 @@ struct Incident {
   /// Its first line: what was heard first. Behind it: last lines of a log, who waited for what, and what else was
   /// heard, each on a line that begins with "then ".
   std::string cause;
+  std::string first_line() const { return cause.substr(0, cause.find('\n')); }
   bool planned = false;             ///< nothing was lost: the job was asked to go on in another shape
   std::string actor;                ///< the actor that has failed; empty: a process has ended, or a link
   std::int32_t culprit = -1;        ///< the first place that was lost, or has failed: its number

@@ -226,7 +226,7 @@ bool Coordinator::lacks_places(std::int64_t now_ns) const {
 void Coordinator::wait_for_places(std::int64_t now_ns) {
   progressed(now_ns);  // no place has anything to do
   const auto ends = [&](const std::string& why) {
-    const Status s = Status(Code::unavailable, incident_->cause.substr(0, incident_->cause.find('\n'))).in(why);
+    const Status s = Status(Code::unavailable, incident_->first_line()).in(why);
     end(pause_.unsaved(s), exit_worker);
   };
   if (ends_early_) return ends("the machines that have its parameters are lost");
@@ -252,21 +252,13 @@ void Coordinator::comes_back(PlaceId place, const WholeVersions& left, std::int6
 }
 
 void Coordinator::enter_places(std::int64_t now_ns) {
-  if (const Status s = replan(now_ns); !s.ok())
-    return end(s.in(incident_->cause.substr(0, incident_->cause.find('\n'))), exit_worker);
+  if (const Status s = replan(now_ns); !s.ok()) return end(s.in(incident_->first_line()), exit_worker);
   if (checkpoints_) checkpoints_->all_left(*plan_);
   phase_ = Phase::entering;
   checkpoint_rejected_ = false;
   incident_->left_ns = now_ns;
   send_all(Enter{});
 }
-
-namespace {
-
-/// The same plan, for other places.
-ChosenPlan as_before(const Plan& plan) { return {std::make_shared<const Plan>(plan), shape_of(plan), 0, {}}; }
-
-}  // namespace
 
 std::int64_t Coordinator::spare_heard_ns(PlaceId place, std::int64_t now_ns) const {
   const auto added = added_ns_.find(place);
@@ -284,12 +276,12 @@ Status Coordinator::replan(std::int64_t now_ns) {
     else log_warn(change->why + ": too few workers are left for " + change->chosen.shape);
   } else if (planned_ && home_.plan != plan_ && home_.plan->workers() <= std::ssize(left)) {
     incident_->cause += "\nthen the change was given up";
-    chosen = as_before(*home_.plan);
+    chosen = same_shape(*home_.plan);
   }
   bool fewer = false;
   for (Rank r = 0; r < plan_->workers(); ++r) fewer |= is_gone(r);
   if (!chosen && !fewer) return {};
-  if (!chosen && plan_->workers() <= std::ssize(left)) chosen = as_before(*plan_);  // a spare takes the place
+  if (!chosen && plan_->workers() <= std::ssize(left)) chosen = same_shape(*plan_);  // a spare takes the place
   if (!chosen) {
     TROUPE_ASSIGN(chosen, options_.replan(*home_.plan, std::ssize(left)));
   }

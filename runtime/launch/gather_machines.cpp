@@ -18,8 +18,7 @@ namespace {
 /// Ok, or what is in the way for now.
 Status has_place_for(const Joins& joins, const std::vector<AgentPort::Joined>& others, bool full) {
   for (const AgentPort::Joined& other : others)
-    if (other.joins.machine == joins.machine)
-      return Status(Code::unavailable, "there is a machine " + joins.machine + " already (--name)");
+    if (other.joins.machine == joins.machine) return name_is_taken(joins.machine);
   return full ? Status(Code::unavailable, "the job has all its machines") : Status{};
 }
 
@@ -36,7 +35,13 @@ void refuse(AgentPort::Joined& joined, const Status& why) {
   (void)joined.connection->post(encode(ToAgent(Refused{why.message(), false}))).ok();
 }
 
-void refuse_for_now(AgentPort::Joined& joined, const Status& why) {
+Status name_is_taken(const std::string& machine) {
+  return Status(Code::unavailable, "there is a machine " + machine + " already (--name)");
+}
+
+void refuse_for_now(AgentPort::Joined& joined, const Status& why, std::set<std::string>& told) {
+  if (told.insert(joined.joins.machine + ": " + why.message()).second)
+    log_warn(fmt::format("{} is refused for now: {}", joined.peer, why.message()));
   (void)joined.connection->post(encode(ToAgent(Refused{why.message(), true}))).ok();
 }
 
@@ -80,9 +85,7 @@ Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const 
       if (const Status s = check_program(one.joins, program); !s.ok()) {
         refuse(one, s);
       } else if (const Status s = has_place_for(one.joins, joined, is_full() && !all); !s.ok()) {
-        if (told.insert(one.joins.machine + s.message()).second)
-          log_warn(fmt::format("{} is refused for now: {}", one.peer, s.message()));
-        refuse_for_now(one, s);
+        refuse_for_now(one, s, told);
       } else {
         joined.push_back(std::move(one));
         last_ns = clock.now_ns();

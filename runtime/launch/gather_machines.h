@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,9 @@ Status check_program(const Joins& joins, const std::string& program);
 
 /// Tells an agent, and the log, why it may not join.
 void refuse(AgentPort::Joined& joined, const Status& why);
-/// Tells an agent why it may not join now; it asks again.
-void refuse_for_now(AgentPort::Joined& joined, const Status& why);
+/// Tells an agent why it may not join now, and the log, unless it is in `told`; the agent asks again.
+void refuse_for_now(AgentPort::Joined& joined, const Status& why, std::set<std::string>& told);
+/// Why an agent may not join now whose machine's name is taken.
+Status name_is_taken(const std::string& machine);
 
 }  // namespace troupe::runtime

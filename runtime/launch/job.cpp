@@ -158,8 +158,8 @@ class Job {
   /// One of the machines with which the job begins, with the places that it has kept of a job before.
   void add_gathered(AgentPort::Joined& one) {
     std::vector<PlaceId> kept;
-    if (options_.kept && one.joins.job == options_.kept->of.job)
-      for (const KeptPlace& k : one.joins.kept)
+    if (options_.kept && one.joins.kept.of.job == options_.kept->of.job)
+      for (const KeptPlace& k : one.joins.kept.places)
         if (const auto at = options_.kept->machines.find(k.place);
             at != options_.kept->machines.end() && at->second == one.joins.machine)
           kept.push_back(k.place);
@@ -175,21 +175,16 @@ class Job {
     if (const Status s = check_program(one.joins, program_); !s.ok()) return refuse(one, s);
     if (!options_.recovers)
       return refuse(one, Status(Code::unavailable, "the job has all its machines, and no recovery (--recovery)"));
-    if (places_.has_machine(machine)) {  // it may have been lost a moment ago
-      const Status taken(Code::unavailable, "there is a machine " + machine + " already (--name)");
-      if (told_taken_.insert(machine).second)
-        log_warn(fmt::format("{} is refused for now: {}", one.peer, taken.message()));
-      return refuse_for_now(one, taken);
-    }
-    const bool was_here = one.joins.job == coordinator_.generation().job && !one.joins.kept.empty();
+    if (places_.has_machine(machine))  // it may have been lost a moment ago
+      return refuse_for_now(one, name_is_taken(machine), told_refused_);
+    const bool was_here = one.joins.kept.of.job == coordinator_.generation().job && !one.joins.kept.places.empty();
     if (was_here && !coordinator_.runs() && !coordinator_.waits_for_places())
-      return refuse_for_now(one, Status(Code::unavailable, "the job is about to recover"));
-    told_taken_.erase(machine);
+      return refuse_for_now(one, Status(Code::unavailable, "the job is about to recover"), told_refused_);
     const std::string digest = was_here ? digest_of_plan(coordinator_.plan(), options_.identity) : "";
-    std::vector<KeptPlace> kept = was_here ? one.joins.kept : std::vector<KeptPlace>();
+    std::vector<KeptPlace> kept = was_here ? one.joins.kept.places : std::vector<KeptPlace>();
     std::erase_if(kept, [&](const KeptPlace& k) {
       return !places_.can_be_back(k.place, machine) || !coordinator_.waits_for(k.place) ||
-             coordinator_.rank_of(k.place) != k.rank || one.joins.plan != digest;
+             coordinator_.rank_of(k.place) != k.rank || one.joins.kept.plan != digest;
     });
     std::vector<PlaceId> back;
     for (const KeptPlace& k : kept) back.push_back(k.place);
@@ -352,9 +347,9 @@ class Job {
   std::unique_ptr<ShapePlans> shapes_;              // null: the job keeps its shape
   std::unique_ptr<Stream> planning_;                // destroyed before what it works for
   std::unique_ptr<JobSocket> socket_;
-  std::unique_ptr<AgentPort> port_;   // null: the job has this machine only
-  std::string program_;               // what tells this executable from another one, of a job that has machines
-  std::set<std::string> told_taken_;  // machines that others ask to be; the log has it
+  std::unique_ptr<AgentPort> port_;     // null: the job has this machine only
+  std::string program_;                 // what tells this executable from another one, of a job that has machines
+  std::set<std::string> told_refused_;  // for now, and why; the log has it
   JobPlaces places_;
   Coordinator coordinator_;
   ShapeChanges changes_;

@@ -20,15 +20,15 @@ struct Remains {
 };
 
 void add(const Joins& joins, const Plan& plan, Remains& all) {
-  all.generation = std::max(all.generation, joins.generation);
-  for (const KeptPlace& kept : joins.kept) {
+  all.generation = std::max(all.generation, joins.kept.of.number);
+  for (const KeptPlace& kept : joins.kept.places) {
     const bool has_rank = std::any_of(all.ranks.begin(), all.ranks.end(),
                                       [&](const auto& other) { return other.second == kept.rank; });
     if (kept.rank >= plan.workers() || has_rank || !all.ranks.emplace(kept.place, kept.rank).second) continue;
     all.left[kept.place] = kept.left;
     all.machines[kept.place] = joins.machine;
   }
-  for (const auto& [version, bytes] : joins.states)
+  for (const auto& [version, bytes] : joins.kept.states)
     if (auto sums = decode_sums(*bytes); sums.ok()) all.sums.insert_or_assign(version, *std::move(sums));
 }
 
@@ -54,10 +54,10 @@ std::optional<KeptRun> newest_kept(std::span<const AgentPort::Joined> agents, co
   std::map<std::uint64_t, Remains> jobs;
   std::vector<const Joins*> latest_first;
   for (const AgentPort::Joined& agent : agents)
-    if (!agent.joins.kept.empty() && agent.joins.plan == digest) latest_first.push_back(&agent.joins);
+    if (!agent.joins.kept.places.empty() && agent.joins.kept.plan == digest) latest_first.push_back(&agent.joins);
   std::stable_sort(latest_first.begin(), latest_first.end(),
-                   [](const Joins* a, const Joins* b) { return a->generation > b->generation; });
-  for (const Joins* joins : latest_first) add(*joins, plan, jobs[joins->job]);
+                   [](const Joins* a, const Joins* b) { return a->kept.of.number > b->kept.of.number; });
+  for (const Joins* joins : latest_first) add(*joins, plan, jobs[joins->kept.of.job]);
   std::optional<KeptRun> best;
   for (auto& [job, remains] : jobs) {
     Inventory inventory(plan);

@@ -142,8 +142,7 @@ void ShapeChanges::grow() {
 std::optional<Expected<ChosenPlan>> ShapeChanges::shape_for(std::int64_t places) {
   using namespace std::chrono_literals;
   Growth& g = *growth_;
-  if (places == wanted_->workers())
-    return ChosenPlan{std::make_shared<const Plan>(*wanted_), shape_of(*wanted_), 0, {}};
+  if (places == wanted_->workers()) return same_shape(*wanted_);
   if (std::exchange(g.places, places) != places) g.chosen = shapes_->chosen(*wanted_, places, *planning_);
   if (g.chosen->wait_for(0s) != std::future_status::ready) return std::nullopt;
   return g.chosen->get();

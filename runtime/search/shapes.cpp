@@ -80,6 +80,8 @@ std::vector<StageWidths> shapes_for(const Plan& before, std::int64_t places) {
   return shapes;
 }
 
+ChosenPlan same_shape(const Plan& plan) { return {std::make_shared<const Plan>(plan), shape_of(plan), 0, {}}; }
+
 Expected<ChosenPlan> plan_of(const StageWidths& dp, const Replan& replan, std::optional<std::int64_t> bytes_max) {
   TROUPE_ASSIGN(Plan plan, replan(dp));
   TROUPE_TRY(verify(plan));

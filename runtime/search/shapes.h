@@ -39,6 +39,9 @@ struct ChosenPlan {
   std::vector<std::string> others;  ///< that were weighed, and why each lost
 };
 
+/// A plan once more, for other places.
+ChosenPlan same_shape(const Plan& plan);
+
 /// The plan of a shape, which has been verified, and the predicted time of its step. Error: it does not compile, verify
 /// or play, or needs more than `bytes_max` on all places together (none: as much as it likes).
 Expected<ChosenPlan> plan_of(const StageWidths& dp, const Replan& replan, std::optional<std::int64_t> bytes_max);

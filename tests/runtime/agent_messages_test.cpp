@@ -108,33 +108,32 @@ TEST_CASE("every order of a job survives the wire") {
 
 TEST_CASE("every report of an agent survives the wire") {
   const SharedBytes state = std::make_shared<const Bytes>(7, std::byte{5});
-  const auto joins = from_agent(Joins{"node1",
-                                      4,
-                                      "0a1b",
-                                      "eth0",
-                                      "host",
-                                      77,
-                                      5,
-                                      {{PlaceId{1}, std::vector<std::int64_t>{4, 5}, 2}, {PlaceId{3}, std::nullopt, 0}},
-                                      "digest",
-                                      {{5, state}}});
+  const auto joins =
+      from_agent(Joins{"node1",
+                       4,
+                       "0a1b",
+                       "eth0",
+                       "host",
+                       {{77, 5},
+                        {{PlaceId{1}, std::vector<std::int64_t>{4, 5}, 2}, {PlaceId{3}, std::nullopt, 0}},
+                        "digest",
+                        {{5, state}}}});
   CHECK(joins.machine == "node1");
   CHECK(joins.places == 4);
   CHECK(joins.program == "0a1b");
   CHECK(joins.net_device == "eth0");
   CHECK(joins.host == "host");
-  CHECK(joins.job == 77);
-  CHECK(joins.generation == 5);
-  CHECK(joins.kept.at(0).rank == 2);
-  CHECK(joins.plan == "digest");
-  REQUIRE(joins.states.size() == 1);
-  CHECK(joins.states[0].first == 5);
-  CHECK(*joins.states[0].second == *state);
-  REQUIRE(joins.kept.size() == 2);
-  CHECK(joins.kept[0].place == PlaceId{1});
-  CHECK(joins.kept[0].left == std::vector<std::int64_t>{4, 5});
-  CHECK(joins.kept[1].place == PlaceId{3});
-  CHECK_FALSE(joins.kept[1].left.has_value());
+  CHECK(joins.kept.of == JobGeneration{77, 5});
+  CHECK(joins.kept.places.at(0).rank == 2);
+  CHECK(joins.kept.plan == "digest");
+  REQUIRE(joins.kept.states.size() == 1);
+  CHECK(joins.kept.states[0].first == 5);
+  CHECK(*joins.kept.states[0].second == *state);
+  REQUIRE(joins.kept.places.size() == 2);
+  CHECK(joins.kept.places[0].place == PlaceId{1});
+  CHECK(joins.kept.places[0].left == std::vector<std::int64_t>{4, 5});
+  CHECK(joins.kept.places[1].place == PlaceId{3});
+  CHECK_FALSE(joins.kept.places[1].left.has_value());
   const auto started = from_agent(PlaceStarted{PlaceId{2}, 1ll << 40, "/proc/1/fd/9"});
   CHECK(started.place == PlaceId{2});
   CHECK(started.pid == 1ll << 40);

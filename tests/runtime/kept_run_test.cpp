@@ -22,11 +22,10 @@ struct ThreeAgents {
     Joins joins;
     joins.machine = "m" + std::to_string(agents.size());
     joins.places = 3;
-    joins.job = job;
-    joins.generation = generation;
-    joins.kept = std::move(kept);
-    joins.plan = digest_of(encode(ToWorker(PlanBytes{write_plan(plan)})), "run");
-    for (const std::int64_t version : {5, 6, 7}) joins.states.emplace_back(version, state_of(version));
+    joins.kept.of = {job, generation};
+    joins.kept.places = std::move(kept);
+    joins.kept.plan = digest_of(encode(ToWorker(PlanBytes{write_plan(plan)})), "run");
+    for (const std::int64_t version : {5, 6, 7}) joins.kept.states.emplace_back(version, state_of(version));
     agents.push_back({nullptr, "peer", std::move(joins)});
     return agents.back().joins;
   }
@@ -63,7 +62,7 @@ TEST_CASE("a rank that no agent has kept gets a place of its own, where others h
   const Plan replicas = ThreePlaces::make_plan(3, false, 0);
   Joins& joins = three.add({kept(0, 0, {5, 6}), kept(2, 2, {6})});
   CHECK_FALSE(three.newest());  // a third of the moments is lost
-  joins.plan = digest_of(encode(ToWorker(PlanBytes{write_plan(replicas)})), "run");
+  joins.kept.plan = digest_of(encode(ToWorker(PlanBytes{write_plan(replicas)})), "run");
   const auto newest = newest_kept(three.agents, replicas, "run", 100);
   REQUIRE(newest);
   CHECK(newest->version == 6);
@@ -97,10 +96,10 @@ TEST_CASE("what agents have kept of two jobs is not mixed, and the state of sums
   three.add({kept(0, 0, {6}), kept(1, 1, {6})}, 4, 9);
   Joins& other = three.add({kept(2, 2, {6})}, 4, 8);
   CHECK_FALSE(three.newest());
-  other.job = 9;
+  other.kept.of.job = 9;
   CHECK(three.newest());
-  for (AgentPort::Joined& agent : three.agents) agent.joins.states.clear();
+  for (AgentPort::Joined& agent : three.agents) agent.joins.kept.states.clear();
   CHECK_FALSE(three.newest());
-  for (AgentPort::Joined& agent : three.agents) agent.joins.kept[0].rank = 3;  // the plan has none
+  for (AgentPort::Joined& agent : three.agents) agent.joins.kept.places[0].rank = 3;  // the plan has none
   CHECK_FALSE(three.newest());
 }
