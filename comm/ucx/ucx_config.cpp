@@ -43,6 +43,9 @@ Expected<ucp_context_h> make_ucx_context(const UcxOptions& o) {
       // segments are unlinked as soon as they are made: nothing stays in /dev/shm
       {"USE_PROC_LINK", "y"},
       {"POSIX_USE_PROC_LINK", "y"},
+      // else the thread that makes progress waits minutes for a peer that no packet reaches
+      {"CONN_NB", "y"},
+      {"TCP_CONN_NB", "y"},
   };
   for (const auto& [name, value] : settings)
     if (const auto s = ucp_config_modify(config.get(), name, value.c_str()); s != UCS_OK)

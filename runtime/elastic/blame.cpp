@@ -56,8 +56,10 @@ void Coordinator::kill_the_blamed(std::int64_t now_ns) {
     blame.killed_ns = now_ns;
     blame.report = report;
     last_heard_ns_ = now_ns;  // what the kill sets free is waited for anew
-    log_debug(fmt::format("worker {} is killed", static_cast<std::int32_t>(place)));
-    sink_.kill(place);
+    const bool aside = blame.fault == Fault::apart;
+    log_debug(fmt::format("worker {} is {}", static_cast<std::int32_t>(place), aside ? "set aside" : "killed"));
+    if (aside) sink_.set_aside(place);
+    else sink_.kill(place);
   }
 }
 
@@ -125,7 +127,7 @@ void Coordinator::kill_who_is_cut_off(std::int64_t now_ns) {
     return r >= 0 && r < plan_->workers() && stopped_.count(r) == 0 &&
            now_ns - pulses_[static_cast<std::size_t>(r)].heard_ns < options_.detect_ns / 2;
   };
-  std::map<Rank, std::set<Rank>> cut;  // by rank: peers
+  Cuts cut;
   const auto misses = [&](Rank r, Rank peer) {
     const auto& unheard = pulses_[static_cast<std::size_t>(r)].unheard;
     return std::find(unheard.begin(), unheard.end(), peer) != unheard.end();
@@ -133,22 +135,56 @@ void Coordinator::kill_who_is_cut_off(std::int64_t now_ns) {
   for (Rank r = 0; r < plan_->workers(); ++r)
     for (const Rank peer : pulses_[static_cast<std::size_t>(r)].unheard)
       if (peer != r && lives(r) && lives(peer) && misses(peer, r)) cut[r].insert(peer);
-  const auto times_lost = [&](Rank r) {
-    std::int64_t n = 0;
-    for (const Incident& i : result_.incidents) n += std::count(i.lost.begin(), i.lost.end(), place_number(r));
-    return n;
-  };
+  const std::int32_t machine = machine_cut_off(cut);
+  if (machine >= 0) std::erase_if(cut, [&](const auto& c) { return sink_.machine_of(place_of(c.first)) != machine; });
   const auto weight = [&](const auto& of) {
-    return std::tuple(of.second.size(), times_lost(of.first), place_number(of.first));
+    return std::tuple(of.second.size(), times_lost(place_of(of.first)), place_number(of.first));
   };
   const auto worst = std::max_element(cut.begin(), cut.end(),
                                       [&](const auto& a, const auto& b) { return weight(a) < weight(b); });
   if (worst == cut.end()) return;
   std::string peers;
   for (const Rank peer : worst->second) peers += (peers.empty() ? "" : ", ") + worker(peer);
-  blame(worst->first, Fault::other,
-        fmt::format("{} and {} do not reach each other, though both are heard here", worker(worst->first), peers),
-        now_ns);
+  const std::string why = fmt::format("{} and {} do not reach each other, though both are heard here",
+                                      worker(worst->first), peers);
+  if (machine < 0) return blame(worst->first, Fault::other, why, now_ns);
+  if (!are_apart()) apart_ = {now_ns, session_->committed()};
+  for (Rank r = 0; r < plan_->workers(); ++r)
+    if (stopped_.count(r) == 0 && !is_gone(r) && sink_.machine_of(place_of(r)) == machine)
+      blame(r, Fault::apart, why, now_ns);
+}
+
+std::int64_t Coordinator::times_lost(PlaceId place) const {
+  std::int64_t n = 0;
+  for (const Incident& i : result_.incidents)
+    n += std::count(i.lost.begin(), i.lost.end(), static_cast<std::int32_t>(place));
+  return n;
+}
+
+std::int32_t Coordinator::machine_cut_off(const Cuts& cuts) {
+  std::map<std::int32_t, std::set<std::int32_t>> apart;  // by machine: others
+  for (const auto& [rank, peers] : cuts)
+    for (const Rank peer : peers) {
+      const std::int32_t machine = sink_.machine_of(place_of(rank)), other = sink_.machine_of(place_of(peer));
+      if (machine != other) apart[machine].insert(other);
+    }
+  const auto weight = [&](const auto& of) {
+    std::vector<PlaceId> others;
+    std::int64_t lost = 0;
+    for (const PlaceId place : available()) {
+      if (sink_.machine_of(place) == of.first) lost += times_lost(place);
+      else others.push_back(place);
+    }
+    return std::tuple(of.second.size(), have_state(others), lost, of.first);
+  };
+  const auto worst = std::max_element(apart.begin(), apart.end(),
+                                      [&](const auto& a, const auto& b) { return weight(a) < weight(b); });
+  return worst == apart.end() ? -1 : worst->first;
+}
+
+std::int64_t Coordinator::cut_shows_after_ns() const {
+  const std::int64_t known_ns = known_quiet_ns() / 2;
+  return apart_ ? std::min(known_ns, options_.detect_ns) : known_ns;  // a machine may be tried again
 }
 
 std::int64_t Coordinator::known_quiet_ns() const {

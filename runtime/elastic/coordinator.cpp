@@ -211,7 +211,7 @@ void Coordinator::turn(std::int64_t now_ns) {
     if (loss_) return recover(now_ns);
   }
   if (now_ns >= silent_at_ns()) kill_who_are_silent(now_ns);
-  if (now_ns >= last_heard_ns_ + known_quiet_ns() / 2) kill_who_is_cut_off(now_ns);
+  if (now_ns >= last_heard_ns_ + cut_shows_after_ns()) kill_who_is_cut_off(now_ns);
   if (answer_until_ns_ && have_answered(now_ns)) kill_the_blamed(now_ns);
   if (explain_until_ns_ &&
       (now_ns >= *explain_until_ns_ || static_cast<Rank>(explanations_.size()) == plan_->workers()))

@@ -29,7 +29,10 @@
 //         coordinator, and there is no progress for half of detect_ns and four times as long as ever before (for half
 //         of stall_s before two steps are done, and while places enter), one of the two is killed: the one that is in
 //         more such pairs, then the one that was lost more often, then the higher number. Not while a place has been
-//         silent for a third of detect_ns: a process that hangs may hold up what its peers say to each other;
+//         silent for a third of detect_ns: a process that hangs may hold up what its peers say to each other. Where the
+//         two are of two machines, one of these is set aside, chosen likewise, but before the number that without which
+//         the others have all of the state. Until the next commit that is one incident, however often it is tried
+//         again, for wait_for_places_ns at most;
 //   CR-8  (end of the killed) a process that has not ended within five times detect_ns, or 30 seconds, of being killed
 //         (a debugger, a driver or a disk holds it) is lost for good, and its memory with it: it may still write there.
 #pragma once
@@ -76,6 +79,9 @@ class CoordinatorSink {
   virtual void restart(PlaceId place, JobGeneration of, bool afresh) { (void)place, (void)of, (void)afresh; }
   /// Ends the process of a place, which does not do what it is told; down() follows. Of a job that recovers.
   virtual void kill(PlaceId place) { (void)place; }
+  /// The same, of each place of a machine that does not reach another one: it is set aside, with all that it has, until
+  /// it is to be tried again.
+  virtual void set_aside(PlaceId place) { kill(place); }
   /// The job goes on with another plan, in this generation: gives each of its places, by rank, new memory, keeps what
   /// they and others have had, and tells them plan and rank. Of a job with CoordinatorOptions::replan, as what follows.
   /// Where there is no memory to be had, end() follows.
@@ -273,6 +279,7 @@ class Coordinator {
     slow,     ///< CR-3 (leaving): at once. It may only have had much to do, and gets another process
     silent,   ///< once the others have said what they wait for, unless it speaks meanwhile
     corrupt,  ///< at once: it says what no place says, and its memory is not used
+    apart,    ///< as `other`: its machine does not reach another one, and is set aside
     other     ///< once the others have said what they wait for
   };
 
@@ -373,6 +380,15 @@ class Coordinator {
   std::int64_t stall_ns() const { return std::int64_t{options_.stall_s} * 1'000'000'000; }
   /// Kills a place that peers do not reach, though it lives (CR-7 cut links).
   void kill_who_is_cut_off(std::int64_t now_ns);
+  using Cuts = std::map<Rank, std::set<Rank>>;  // by rank: peers that it does not reach, nor they it
+  /// Which machine is set aside where these cuts are between machines; -1: they are not.
+  std::int32_t machine_cut_off(const Cuts& cuts);
+  /// In how many incidents a place was lost.
+  std::int64_t times_lost(PlaceId place) const;
+  /// For how long there is no progress before links that are cut are looked for.
+  std::int64_t cut_shows_after_ns() const;
+  /// Machines did not reach each other, and there was no commit since.
+  bool are_apart() const { return apart_ && session_->committed() <= apart_->committed; }
   /// The places have answered what they wait for, or had the time to.
   void take_stall(std::int64_t now_ns);
   void enter_places(std::int64_t now_ns);
@@ -487,6 +503,11 @@ class Coordinator {
   std::map<PlaceId, Blame> blamed_;
   std::optional<std::int64_t> answer_until_ns_;  // the others have been asked, since some are to be killed
   std::map<Rank, std::string> answers_;
+  struct Apart {
+    std::int64_t since_ns = 0, committed = 0;
+    bool told = false;  // that the job waits
+  };
+  std::optional<Apart> apart_;  // since when machines did not reach each other, the last time
 
   // Of incidents.
   std::optional<Incident> incident_;

@@ -56,6 +56,11 @@ void Coordinator::count_in_a_row() {
 }
 
 void Coordinator::recover(std::int64_t now_ns) {
+  if (are_apart() && options_.wait_for_places_ns > 0 && now_ns >= apart_->since_ns + options_.wait_for_places_ns)
+    return end(pause_.unsaved(Status(Code::unavailable, incident_->first_line())
+                                  .in(fmt::format("machines have not reached each other for {:.0f} s",
+                                                  static_cast<double>(now_ns - apart_->since_ns) * 1e-9))),
+               exit_worker);
   if (gives_up(*std::exchange(loss_, std::nullopt))) return;
   leave_generation(now_ns);
 }
@@ -235,7 +240,8 @@ void Coordinator::wait_for_places(std::int64_t now_ns) {
   const double wait_s = static_cast<double>(options_.wait_for_places_ns) * 1e-9;
   if (!place_wait_began_ns_) {
     place_wait_began_ns_ = now_ns;
-    log_warn(fmt::format("the run has lost machines, and waits for others to join, for {:.0f} s", wait_s));
+    if (!are_apart() || !std::exchange(apart_->told, true))
+      log_warn(fmt::format("the run has lost machines, and waits for others to join, for {:.0f} s", wait_s));
   }
   if (now_ns < *place_wait_began_ns_ + options_.wait_for_places_ns) return;
   ends(fmt::format("the run has lost machines, and too few have joined within {:.0f} s", wait_s));
@@ -309,7 +315,8 @@ Status Coordinator::replan(std::int64_t now_ns) {
 
 void Coordinator::acted(std::int64_t now_ns) {
   if (!incident_ || loss_ || phase_ != Phase::running)
-    return;  // an act of the generation that was lost counts for none
+    return;                 // an act of the generation that was lost counts for none
+  if (are_apart()) return;  // what a place does by itself shows nothing of the others
   incident_->act_ns = now_ns;
   close_incident();
 }

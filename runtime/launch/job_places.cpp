@@ -260,6 +260,24 @@ void JobPlaces::turn(std::int64_t now_ns) {
   }
 }
 
+void JobPlaces::set_aside(PlaceId place) {
+  const Machine& m = machines_[at(place).machine];
+  if (m.own || !m.connection) return;
+  constexpr std::int64_t s = 1'000'000'000, first_ns = s, most_ns = 30 * s;
+  const std::int64_t now_ns = SteadyClock().now_ns();
+  Aside& aside = aside_[m.name];
+  const bool anew = now_ns - aside.since_ns > 2 * aside.wait_ns + 2 * most_ns;
+  aside = {now_ns, anew ? first_ns : std::min(2 * aside.wait_ns, most_ns)};
+  lose(at(place).machine, Status(Code::unavailable, "it is set aside"));
+}
+
+std::int64_t JobPlaces::is_aside_until_ns(const std::string& name, bool waits) const {
+  const auto aside = aside_.find(name);
+  constexpr std::int64_t most_ns = 2'000'000'000;
+  if (aside == aside_.end()) return 0;
+  return aside->second.since_ns + (waits ? std::min(aside->second.wait_ns, most_ns) : aside->second.wait_ns);
+}
+
 void JobPlaces::resumed_after_stop(std::int64_t now_ns) {
   for (Machine& m : machines_) m.heard_ns = now_ns;
 }

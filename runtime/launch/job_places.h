@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -44,6 +45,9 @@ class JobPlaces final : public CoordinatorSink {
   bool can_be_back(PlaceId place, const std::string& machine) const;
   /// Whether a machine of this name is reached.
   bool has_machine(const std::string& name) const;
+  /// Until when a machine of this name that was set aside is not to be tried again; 0: it was not. `waits`: the job has
+  /// nothing better to do.
+  std::int64_t is_aside_until_ns(const std::string& name, bool waits) const;
   /// Places that can still be started.
   std::int64_t room(OnMachines which = OnMachines::any) const;
 
@@ -84,6 +88,7 @@ class JobPlaces final : public CoordinatorSink {
   void remember(std::int64_t version, const SumState& sums) override;
   void restart(PlaceId place, JobGeneration of, bool afresh) override { order(place, RestartPlace{of, place, afresh}); }
   void kill(PlaceId place) override { order(place, KillPlace{place}); }
+  void set_aside(PlaceId place) override;
   void reshape(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) override;
   std::string memory_of(PlaceId place) override;
   std::int32_t machine_of(PlaceId place) override { return static_cast<std::int32_t>(at(place).machine); }
@@ -101,6 +106,9 @@ class JobPlaces final : public CoordinatorSink {
     std::int64_t heard_ns = -1, sent_ns = 0;
     bool heard = false;  // since turn()
     std::optional<Status> finished;
+  };
+  struct Aside {
+    std::int64_t since_ns = 0, wait_ns = 0;
   };
   struct Place {
     std::size_t machine = 0;
@@ -139,6 +147,7 @@ class JobPlaces final : public CoordinatorSink {
   std::vector<Place> places_;
   std::deque<FromAgent> told_;
   std::vector<Machine> machines_;
+  std::map<std::string, Aside> aside_;  // by name: machines that did not reach others
 };
 
 }  // namespace troupe::runtime

@@ -39,6 +39,7 @@ void lose_a_machine(int steps, const std::function<void(const Machines&, Run&)>&
   const std::vector<std::string> words{"--steps", std::to_string(steps), "--set", "schedule.batch=8"};
   std::vector<std::string> more{"--mesh", "dp=2", "--recovery", "slots", "--replace", "never"};
   more.insert(more.end(), words.begin(), words.end());
+  more.insert(more.end(), slow_links.begin(), slow_links.end());
   Run here(job.agent(0)), there(job.agent(1));
   Run command(job.command(2, more));
   REQUIRE(command.wait_for_lines(job.out + "/metrics.jsonl", 20));
@@ -198,7 +199,6 @@ TEST_CASE("a machine that was cut off comes back by itself when it is reached ag
   if (!w.machines.ok) return skip(Machines::why_not);
   w.begin();
   w.machines.cut(1);
-  ::sleep(3);
   w.check_that_it_waits();
   w.machines.heal(1);
   w.check_end();
@@ -213,7 +213,6 @@ TEST_CASE("a machine that was stopped comes back by itself when it goes on") {
   if (!w.machines.ok) return skip(Machines::why_not);
   w.begin();
   w.there->send_to_group(SIGSTOP);
-  ::sleep(3);
   w.check_that_it_waits();
   w.there->send_to_group(SIGCONT);
   w.check_end();
@@ -229,10 +228,9 @@ TEST_CASE("a machine that alone has a stage comes back with its memory, and the 
     w.mesh = "pp=2";
     w.begin();
     Run third(w.job.agent(2));  // has room
-    ::sleep(1);
+    CHECK(w.says("without a worker: " + w.machines.name(2)));
     if (cut) w.machines.cut(1);
     else w.there->send_to_group(SIGSTOP);
-    ::sleep(3);
     w.check_that_it_waits();
     if (cut) w.machines.heal(1);
     else w.there->send_to_group(SIGCONT);
@@ -254,12 +252,7 @@ TEST_CASE("a machine that comes back too late has no part in a run that has take
   w.machines.cut(1);
   for (int i = 0; i < 100 && incidents_of(w.job.out).empty(); ++i) ::usleep(100'000);
   w.machines.heal(1);
-  const auto is_idle = [&] {
-    return run(troupe_command({"ps", w.job.out})).out.find("without a worker: " + w.machines.name(1)) !=
-           std::string::npos;
-  };
-  for (int i = 0; i < 100 && !is_idle(); ++i) ::usleep(100'000);
-  CHECK(is_idle());
+  CHECK(w.says("without a worker: " + w.machines.name(1)));
   w.check_end();
   CHECK(the_incident(w.job.out)["from"] == "memory");
   for (Run* agent : {w.there.get(), &third}) CHECK(agent->wait().code == exit_ok);

@@ -72,8 +72,16 @@ exec ip netns exec "$host" unshare --uts --ipc --pid --mount --fork --kill-child
   /// No packet passes between a machine and the others any more; or all pass again.
   void cut(int i) const { shell("ip -n " + switch_ + " link set " + name(i) + " down"); }
   void heal(int i) const { shell("ip -n " + switch_ + " link set " + name(i) + " up"); }
+  /// No packet passes from one machine to another one any more, as if it went nowhere; or all pass again.
+  void cut_way(int from, int to) const {
+    shell(neighbour("replace", from, to) + " lladdr 02:00:00:00:00:01 nud permanent");
+  }
+  void heal_way(int from, int to) const { shell(neighbour("del", from, to)); }
 
  private:
+  std::string neighbour(const std::string& what, int from, int to) const {
+    return "ip -n " + name(from) + " neigh " + what + " " + address(to) + " dev " + name(from);
+  }
   static bool shell(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
   static std::string join(const std::vector<std::string>& words) {
     std::string text;

@@ -32,7 +32,7 @@ struct SavedBefore final : CommitsAtOnce {
 };
 
 /// A job of three places that recovers; they say what a test lets them say.
-struct ThreePlaces final : CoordinatorSink {
+struct ThreePlaces : CoordinatorSink {
   Plan p;
   struct Sent {
     Rank to;
@@ -55,15 +55,19 @@ struct ThreePlaces final : CoordinatorSink {
   /// `zero` 1: each place alone has a third of the moments. `change`: of the options that follow from the others.
   explicit ThreePlaces(JobCheckpoints* checkpoints = nullptr, std::int32_t zero = 0, bool replans = false,
                        std::int64_t at_once = 3, std::int64_t detect_ns = CoordinatorOptions().detect_ns,
-                       const std::function<void(CoordinatorOptions&)>& change = {})
-      : p(make_plan(3, checkpoints != nullptr, zero)),
+                       const std::function<void(CoordinatorOptions&)>& change = {},
+                       const std::vector<std::int64_t>& stages = {3})
+      : p(make_plan(stages, checkpoints != nullptr, zero)),
         coordinator(p, options(replans, at_once, detect_ns, change), checkpoints, *this) {
     coordinator.enter({7, 2});
     coordinator.started(0);
   }
   static Plan make_plan(std::int64_t dp, bool saves, std::int32_t zero) {
+    return make_plan(std::vector<std::int64_t>{dp}, saves, zero);
+  }
+  static Plan make_plan(const std::vector<std::int64_t>& stages, bool saves, std::int32_t zero) {
     CompileOptions o;
-    o.stages = stage_meshes({dp});
+    o.stages = stage_meshes(stages);
     o.zero = zero;
     o.keeps_version = true;
     o.snapshots = saves ? 2 : 0;
@@ -106,6 +110,8 @@ struct ThreePlaces final : CoordinatorSink {
     restarted.push_back({static_cast<Rank>(place), afresh});
   }
   void kill(PlaceId place) override { killed.push_back(static_cast<Rank>(place)); }
+  RankList aside;
+  void set_aside(PlaceId place) override { aside.push_back(static_cast<Rank>(place)); }
   std::vector<std::vector<PlaceId>> shapes;  // that were told
   std::map<Rank, WholeVersions> holds;       // versions in the memory of each place
   int settled_ = 0;
