@@ -28,7 +28,11 @@ Expected<ucp_context_h> make_ucx_context(const UcxOptions& o) {
       // get, where the transport can: the receiver pulls, no peer writes into its memory
       {"RNDV_SCHEME", "auto"},
       {"RNDV_THRESH", "auto"},
-      {"ZCOPY_THRESH", "auto"},
+      // tcp completes a transfer without a copy twice where the connection breaks in its middle (1.13 to 1.18): the
+      // process aborts, or another transfer is taken for done. So tcp copies, in pieces of this size.
+      {"ZCOPY_THRESH", "inf"},
+      {"TX_SEG_SIZE", "64kb"},
+      {"TCP_TX_SEG_SIZE", "64kb"},
       {"UNIFIED_MODE", "n"},
       {"KEEPALIVE_INTERVAL", fmt::format("{}ms", o.keepalive_ms)},
       {"KEEPALIVE_NUM_EPS", "inf"},

@@ -285,13 +285,6 @@ TEST_CASE("abort returns while a peer is stopped, or has just been killed, in th
     for (const int signal : {SIGSTOP, SIGKILL}) {
       CAPTURE(std::string(tls));
       CAPTURE(signal);
-      if (std::string(tls) == "tcp" && signal == SIGKILL) {
-        troupe::test::skip(
-            "a peer that is killed in a transfer over tcp: now and then UCX 1.13 runs into an assertion of its own "
-            "there "
-            "(uct_iface.h:884, comm/README.md)");
-        continue;
-      }
       {
         OtherProcess other("large", tls, device);
         UcxTransport& t = *other.transport;
