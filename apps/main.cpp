@@ -16,6 +16,7 @@
 #include "apps/calibrate/link_times.h"
 #include "apps/ckpt/ckpt.h"
 #include "apps/ckpt/hf_commands.h"
+#include "apps/job/guards.h"
 #include "apps/job/job.h"
 #include "apps/lm/model.h"
 #include "apps/machine_options.h"
@@ -243,6 +244,12 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   troupe::machine_options(*train, a);
   auto* plan = cli.add_subcommand("plan", "Show the plan: actors, channels, boxings, memory, predicted times");
   common(*plan, a);
+  plan->add_option("--nodes", a.machines.count,
+                   "machines, to which guards would be sent with --recovery slots (default: 1)")
+      ->check(troupe::whole_number(1, 65'536));
+  plan->add_option("--guard-every", a.guard_every, "as for train (default: auto)")->check([](const std::string& text) {
+    return troupe::lm::check_guard_every(text).message();
+  });
   plan->add_option("--dot", a.dot, "also write the plan as a Graphviz file (default: none)")
       ->check(troupe::not_empty("the name of a file"));
   auto* sim = cli.add_subcommand("sim", "Simulate a step: order, makespan, bubble");

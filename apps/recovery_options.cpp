@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include "apps/argument_forms.h"
+#include "apps/job/guards.h"
 #include "apps/options/recovery.h"
+#include "runtime/place/guard_rule.h"
 
 namespace troupe {
 
@@ -28,6 +30,13 @@ void recovery_options(CLI::App& command, lm::JobArguments& arguments) {
                   "with --recovery: always: a new worker takes the place of one that is lost; never: the run goes "
                   "on without it, in another shape (default: always)")
       ->check(CLI::IsMember({"always", "never"}));
+  command
+      .add_option("--guard-every", arguments.guard_every,
+                  fmt::format("with --recovery slots on several machines: K: state that one machine alone has is sent "
+                              "to the next one so often that its loss repeats K steps at most ({} or more); auto: the "
+                              "fewest that cost no time by the plan; off: nothing is sent (default: {})",
+                              runtime::guard_within_least, arguments.guard_every))
+      ->check([](const std::string& text) { return lm::check_guard_every(text).message(); });
   command
       .add_option("--grace", arguments.grace_s,
                   fmt::format("with --recovery and checkpoints: seconds that the steps which have begun may take "

@@ -163,13 +163,28 @@ Expected<std::unique_ptr<Buffer>> map_kept(int fd, std::size_t kept, std::size_t
   if (::fstat(fd, &file) != 0) return exhausted(kept, std::strerror(errno));
   TROUPE_ASSIGN(auto buffer, map_anonymous(bytes, static_cast<std::size_t>(file.st_blocks) * 512));
   if (kept == 0) return buffer;
-  if (static_cast<std::size_t>(file.st_size) != kept && ::ftruncate(fd, static_cast<off_t>(kept)) != 0)
+  if (static_cast<std::size_t>(file.st_size) < kept && ::ftruncate(fd, static_cast<off_t>(kept)) != 0)
     return exhausted(kept, std::strerror(errno));
   if (::mmap(buffer->data(), kept, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
     return exhausted(kept, std::strerror(errno));
   ::madvise(buffer->data(), kept, MADV_DONTFORK);
   lay_in_huge_pages(buffer->data(), kept);
   return buffer;
+}
+
+Expected<std::unique_ptr<Buffer>> map_behind(int fd, std::size_t from, std::size_t bytes) {
+  REQUIRE(from % kPage == 0 && bytes > 0, from, bytes);
+  struct stat file {};
+  if (::fstat(fd, &file) != 0) return exhausted(bytes, std::strerror(errno));
+  const auto had = std::min(bytes, static_cast<std::size_t>(file.st_size) - std::min<std::size_t>(from, file.st_size));
+  if (const std::size_t available = available_host_bytes(); bytes - had > available)  // pages come with the first store
+    return exhausted(bytes - had, "only " + std::to_string(available) + " are available");
+  if (static_cast<std::size_t>(file.st_size) < from + bytes && ::ftruncate(fd, static_cast<off_t>(from + bytes)) != 0)
+    return exhausted(bytes, std::strerror(errno));
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(from));
+  if (data == MAP_FAILED) return exhausted(bytes, std::strerror(errno));
+  ::madvise(data, bytes, MADV_DONTFORK);
+  return std::unique_ptr<Buffer>(new HostBuffer(data, bytes, bytes));
 }
 
 std::string kept_memory_name(int fd) { return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd); }

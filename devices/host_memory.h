@@ -12,10 +12,13 @@ namespace troupe {
 /// the machine (or its cgroup) could give.
 Expected<std::unique_ptr<Buffer>> allocate_host(std::size_t bytes);
 
-/// As allocate_host, but the first `kept` bytes are those of the file `fd` (a memfd), which is made that long: they
-/// outlive this process while another one has the file, and no process that this one forks sees them. REQUIRES: `kept`
-/// is a multiple of 4 KiB and at most `bytes`.
+/// As allocate_host, but the first `kept` bytes are those of the file `fd` (a memfd), which is made that long where it
+/// is shorter: they outlive this process while another one has the file, and no process that this one forks sees them.
+/// REQUIRES: `kept` is a multiple of 4 KiB and at most `bytes`.
 Expected<std::unique_ptr<Buffer>> map_kept(int fd, std::size_t kept, std::size_t bytes);
+/// What lies in such a file behind its first `from` bytes, which is made `bytes` long there where it is shorter; so it
+/// stays when map_kept maps the front again. REQUIRES: `from` is a multiple of 4 KiB; `bytes` > 0.
+Expected<std::unique_ptr<Buffer>> map_behind(int fd, std::size_t from, std::size_t bytes);
 /// A file in memory for map_kept, which a child inherits only if told to (FD_CLOEXEC). Error: no descriptor is left.
 Expected<int> create_kept_memory();
 

@@ -84,6 +84,9 @@ std::vector<std::string> useless_arguments(const JobArguments& a, const LmConfig
   if (a.machines.count_min > 1 && (config.run.recovery == "off" || a.replace == "always"))
     out.push_back(
         fmt::format("--min-nodes {} has no effect: it needs --recovery and --replace never", a.machines.count_min));
+  if (const auto r = parse_recovery(config.run.recovery);
+      r.ok() && a.guard_every != JobArguments().guard_every && (a.machines.count < 2 || !r->slots))
+    out.push_back(fmt::format("--guard-every {} has no effect: it needs --recovery slots and --nodes", a.guard_every));
   if (const auto r = parse_recovery(config.run.recovery); r.ok() && r->copy_every >= steps - first && steps > first)
     out.push_back(
         fmt::format("--recovery {}: of {} only the state before the first is copied: a loss takes the run back to it",

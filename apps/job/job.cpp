@@ -1,4 +1,5 @@
 #include "apps/job/job.h"
+#include "apps/job/guards.h"
 
 #include <fmt/format.h>
 
@@ -140,7 +141,7 @@ int plan_command(const App& app, const JobArguments& a) {
   auto predicted = predict(plan);
   if (!predicted.ok()) return say(predicted.status(), exit_plan);
   report::print(plan_text(plan, predicted->places, predicted->game) + "\n" + costs_text(a, drawn->prepared.costs_from) +
-                drawn->ahead);
+                choose_guards(a, plan, predicted->game.step_s).text + drawn->ahead);
   const auto layouts = explain_layouts(app, drawn->prepared);
   if (!layouts.ok()) return say(layouts.status(), exit_plan);
   if (!layouts->choices.empty()) report::print("\n" + layout_text(*layouts));

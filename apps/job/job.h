@@ -36,6 +36,7 @@ struct JobArguments {
   std::vector<std::string> inject;                        ///< drills, as runtime/worker/injection.h reads them
   int detect_budget_ms = 2000;                            ///< JobOptions::detect_budget_ms
   runtime::JobMachines machines;                          ///< JobOptions::machines
+  std::string guard_every = "auto";                       ///< what a machine alone has: see apps/job/guards.h
   std::vector<std::string> hosts;                         ///< whose agents the run starts
   std::string ssh = "ssh -o BatchMode=yes";               ///< how it reaches them
   std::int32_t places = 0;                                ///< of each machine of hosts, or of a launcher; 0: one

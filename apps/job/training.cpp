@@ -147,6 +147,9 @@ Status Training::open(int& code) {
   }
   TROUPE_TRY(app_.check(plan_, options()));
   TROUPE_ASSIGN(predicted_, predict(plan_));
+  guards_ = choose_guards(a_, plan_, predicted_.game.step_s);
+  ahead_ += guards_.text;
+  if (!guards_.summary.empty()) log_info(guards_.summary);
   end_signals_.emplace();
   if (a_.resumes_memory()) return begin_from_memory(code);
   if (point_) return begin_at_point(code);
@@ -292,6 +295,7 @@ JobOptions Training::options() {
   ASSERT(recovery.ok(), p_.config.run.recovery);  // validate() has read it
   o.recovers = recovery->on();
   o.session.copy_every = recovery->copy_every;
+  o.guard_within = guards_.within;
   o.detect_budget_ms = a_.detect_budget_ms;
   if (o.recovers) {
     o.grace_s = a_.grace_s;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/job/guards.h"
 #include "apps/job/interruption.h"
 #include "apps/job/output_folder.h"
 #include "apps/job/planning.h"
@@ -68,6 +69,7 @@ class Training {
   std::string text_;              ///< path of its plain file
   Status changed_data_;           ///< the text is another one since then
   Predicted predicted_;
+  GuardChoice guards_;
   std::string ahead_;  ///< of schedule.ahead = auto, for people
   Results results_;
   Sampler sampler_;

@@ -5,13 +5,14 @@
 
 #include "devices/base/log.h"
 #include "runtime/elastic/coordinator.h"
+#include "runtime/place/guard_layout.h"
 #include "runtime/plan/plan_io.h"
 #include "runtime/worker/remains.h"
 
 namespace troupe::runtime {
 
 void Coordinator::note_left(PlaceId place, const WholeVersions& versions, bool suspect) {
-  if (suspect) home_.suspect.insert(place);
+  if (suspect) home_.suspect.insert(place), unguarded_.insert(place);
   if (home_.plan != plan_) return;  // the state of the job lies where it has lain
   home_.left[place] = versions;
   if (!suspect) home_.suspect.erase(place);  // its memory is new since it was
@@ -64,18 +65,34 @@ std::optional<std::int64_t> Coordinator::newest_held(const Inventory& inventory)
 }
 
 StateHome Coordinator::home_of(std::int64_t version, const Inventory& inventory) {
-  StateHome home;
-  const bool same = home_.plan == plan_;
-  bool lacks = !same || plan_->keeps_copies();
+  bool lacks = home_.plan != plan_ || plan_->keeps_copies();
   for (Rank r = 0; r < home_.plan->workers(); ++r) lacks |= !inventory.holds(r, version);
-  if (!lacks) return home;
-  if (!same) home.plan = write_plan(*home_.plan);
+  if (!lacks) return {};
+  return home_with([&](Rank r) -> std::optional<PlaceId> {
+    if (!inventory.has(r, version)) return {};
+    return home_.places[static_cast<std::size_t>(r)];
+  });
+}
+
+StateHome Coordinator::home_of(const GuardedVersion& guarded, const std::vector<Rank>& keepers) {
+  StateHome home = home_with([&](Rank r) -> std::optional<PlaceId> {
+    const Rank keeper = keepers[static_cast<std::size_t>(r)];
+    if (keeper < 0) return {};
+    return home_.places[static_cast<std::size_t>(keeper)];
+  });
+  home.keepers = keepers;
+  home.guard_machines = guarded.machines;
+  return home;
+}
+
+StateHome Coordinator::home_with(const std::function<std::optional<PlaceId>(Rank)>& place_of) {
+  StateHome home;
+  if (home_.plan != plan_) home.plan = write_plan(*home_.plan);
   const bool several = machines_of(options_.places).size() > 1;
   for (Rank r = 0; r < home_.plan->workers(); ++r) {
-    const PlaceId place = home_.places[static_cast<std::size_t>(r)];
-    const bool has = inventory.has(r, version);
-    home.areas.push_back(has ? sink_.memory_of(place) : "");
-    if (several) home.area_machines.push_back(has ? sink_.machine_of(place) : -1);
+    const auto place = place_of(r);
+    home.areas.push_back(place ? sink_.memory_of(*place) : "");
+    if (several) home.area_machines.push_back(place ? sink_.machine_of(*place) : -1);
   }
   for (const PlaceId place : options_.places) {
     const auto it = std::find(home_.places.begin(), home_.places.end(), place);
@@ -83,6 +100,38 @@ StateHome Coordinator::home_of(std::int64_t version, const Inventory& inventory)
     if (several) home.machines.push_back(sink_.machine_of(place));
   }
   return home;
+}
+
+GuardRule Coordinator::guard_rule() const {
+  if (options_.guard_within == 0 || !options_.recovers || !plan_->keeps_version()) return {};
+  GuardRule rule = guard_within(options_.guard_within);
+  for (const PlaceId place : options_.places) rule.machines.push_back(sink_.machine_of(place));
+  return needs_guards(*plan_, rule.machines) ? rule : GuardRule{};
+}
+
+std::optional<GuardedVersion> Coordinator::guarded() const {
+  // Places of another plan guard in memory of their own; those of the same one begin to with the first commit.
+  const bool anew = phase_ == Phase::running && home_.plan == plan_ && session_->committed() > begins_with_;
+  return anew ? guards_.newest(session_->committed()) : guarded_before_;
+}
+
+std::optional<std::vector<Rank>> Coordinator::keepers(const GuardedVersion& guarded,
+                                                      const std::set<std::int32_t>& machines) const {
+  const GuardLayout layout(*home_.plan, guarded.machines);
+  const auto holds = [&](Rank rank) {
+    const PlaceId place = home_.places[static_cast<std::size_t>(rank)];
+    return home_.left.count(place) > 0 && home_.suspect.count(place) == 0 && unguarded_.count(place) == 0 &&
+           machines.count(sink_.machine_of(place)) > 0;
+  };
+  std::vector<Rank> out;
+  for (Rank r = 0; r < home_.plan->workers(); ++r) {
+    const Rank guard = layout.guard_of(r);
+    if (layout.part(r).parts.empty()) out.push_back(-1);
+    else if (holds(r)) out.push_back(r);
+    else if (guard >= 0 && holds(guard)) out.push_back(guard);
+    else return {};
+  }
+  return out;
 }
 
 void Coordinator::settle() {
@@ -108,16 +157,26 @@ Connect Coordinator::choose_state(std::int64_t now_ns) {
   std::optional<SumState> sums = options_.session.sums;
   const Inventory inventory = this->inventory();
   const auto held = newest_held(inventory);
+  const auto guarded = this->guarded();
+  std::optional<std::vector<Rank>> kept_by;
+  if (guarded) kept_by = keepers(*guarded, machines_of(options_.places));
+  std::int64_t in_memory = held.value_or(-1);  // -1: nothing is
+  if (!held && kept_by) in_memory = guarded->version;
   // Asked only where it may count: a disk may be slow, or damaged.
-  auto saved = checkpoints_ && (!held || ends_early_) ? checkpoints_->newest() : std::nullopt;
+  auto saved = checkpoints_ && (in_memory < 0 || ends_early_) ? checkpoints_->newest() : std::nullopt;
   if (saved && saved->version < version) saved.reset();  // of the job that this one goes on for
-  if (ends_early_ && saved && saved->version >= held.value_or(0)) return end_as_saved(*saved, now_ns), connect;
+  if (ends_early_ && saved && saved->version >= in_memory) return end_as_saved(*saved, now_ns), connect;
   // Memory first, also where a checkpoint is newer than copies: to repeat steps needs no disk, which may be damaged.
   if (held) {
     connect.adopt = version = *held;
     connect.home = home_of(version, inventory);
     sums = *session_->sums_of(version);
     incident_->from = "memory";
+  } else if (kept_by) {
+    connect.adopt = version = guarded->version;
+    connect.home = home_of(*guarded, *kept_by);
+    sums = guarded->sums;
+    incident_->from = "guard";
   } else if (saved) {
     version = saved->version;
     sums = saved->sums;

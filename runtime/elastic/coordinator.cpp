@@ -49,6 +49,8 @@ void Coordinator::begin_session(std::int64_t version, std::optional<SumState> su
   s.on_voted = [this, told = std::move(s.on_voted)](std::int64_t step) {
     told(step);
     if (options_.recovers) sink_.remember(step + 1, session_->sums());
+    guards_.made(step + 1, session_->sums());
+    if (step == begins_with_) unguarded_.clear();
   };
   session_ = std::make_unique<Session>(*plan_, std::move(s), held_checkpoints_,
                                        [this](Rank to, const ToWorker& message) {
@@ -275,6 +277,8 @@ JobState Coordinator::state() const {
   s.committed = session_->committed();
   s.steps = options_.session.steps;
   s.copied = session_->newest_copy();
+  s.guards = guards_.on();
+  if (const auto g = guarded()) s.guarded = g->version;
   const char* phases[] = {"leaves", "enters", "runs"};
   const std::string phase = phases[static_cast<int>(phase_)];
   s.phase = waits_for_places()         ? "waits for machines"
@@ -407,6 +411,10 @@ void Coordinator::connect_places(std::int64_t now_ns) {
   if (over_) return;
   connected_ = true;
   connect.addresses = addresses_;
+  connect.guard = guard_rule();
+  if (guards_.on() && !connect.guard.on())
+    log_info("guards: none are needed, as no machine alone has a part of the state");
+  guards_.begin(connect.guard, begins_with_);
   log_debug("all workers have an address and connect");
   send_all(connect);
 }
@@ -420,6 +428,7 @@ void Coordinator::run(std::int64_t now_ns) {
   if (home_.plan == plan_) settle();  // else with the first commit
   if (incident_) incident_->ready_ns = now_ns;
   if (options_.recovers) sink_.remember(session_->committed(), session_->sums());
+  guards_.made(session_->committed(), session_->sums());
   if (Status s = session_->begin(); !s.ok()) return end(std::move(s), exit_worker);
   hold_for_change();
 }

@@ -49,6 +49,7 @@
 #include <vector>
 
 #include "runtime/elastic/generation_fence.h"
+#include "runtime/elastic/guarded_versions.h"
 #include "runtime/elastic/incident.h"
 #include "runtime/elastic/inventory.h"
 #include "runtime/elastic/job_result.h"
@@ -138,6 +139,10 @@ struct CoordinatorOptions {
   /// Nullopt: it begins with initial values, or from `restore`. Else with version session.first_step, which lies whole
   /// in memory, as after an incident.
   std::optional<StateLeft> left;
+  /// A job whose places are on several machines, of which one alone has a part of the state, repeats so many steps at
+  /// most when it is lost (CO-8 guards): guard_within_least or more; 0: nothing is guarded. Of a plan that keeps
+  /// versions.
+  std::int64_t guard_within = 0;
   int spares = 0;       ///< places without a rank that a planned change does not dismiss
   std::string restore;  ///< folder of the checkpoint to begin from; empty: initial values
   /// A place whose process has ended gets another one; false: it is gone for good. REQUIRES `replan` then.
@@ -415,6 +420,17 @@ class Coordinator {
   std::optional<std::int64_t> newest_held(const Inventory& inventory) const;
   /// Where places find what they lack of a version.
   StateHome home_of(std::int64_t version, const Inventory& inventory);
+  /// What the places guard for each other in the generation that begins.
+  GuardRule guard_rule() const;
+  /// The newest version that is guarded where the state of the job is; nullopt: none is.
+  std::optional<GuardedVersion> guarded() const;
+  /// By rank of the plan of which the state is: in whose memory the guarded part lies, of those that are on these
+  /// machines; -1: it has none. Nullopt: not all is there.
+  std::optional<std::vector<Rank>> keepers(const GuardedVersion& guarded, const std::set<std::int32_t>& machines) const;
+  /// Where places find that version.
+  StateHome home_of(const GuardedVersion& guarded, const std::vector<Rank>& keepers);
+  /// `place_of` names the place in whose memory the part of a rank is; nullopt: it is lost.
+  StateHome home_with(const std::function<std::optional<PlaceId>(Rank)>& place_of);
   /// All places have their state, in memory that tells of it.
   void settle();
   /// The version with which the generation begins, and where it lies.
@@ -462,6 +478,10 @@ class Coordinator {
     std::map<PlaceId, WholeVersions> left;  // by those that have left that generation since, or died
     std::set<PlaceId> suspect;              // whose memory is not used
   } home_;
+
+  GuardedVersions guards_;                        // of the generation
+  std::optional<GuardedVersion> guarded_before_;  // as the last generation was left, until this one has made a version
+  std::set<PlaceId> unguarded_;                   // whose memory is new since
 
   // Of the generation.
   Phase phase_ = Phase::entering;

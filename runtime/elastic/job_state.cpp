@@ -7,9 +7,12 @@
 namespace troupe::runtime {
 
 std::string to_text(const JobState& s, std::int64_t now_ns) {
-  std::string text = fmt::format("step {} of {}, generation {}, {}{}{}\n", s.committed, s.steps, s.generation, s.phase,
-                                 s.shape.empty() ? "" : ", as " + s.shape,
-                                 s.copied < 0 ? "" : fmt::format(", newest copy of step {}", s.copied));
+  std::string text = fmt::format("step {} of {}, generation {}, {}{}{}{}\n", s.committed, s.steps, s.generation,
+                                 s.phase, s.shape.empty() ? "" : ", as " + s.shape,
+                                 s.copied < 0 ? "" : fmt::format(", newest copy of step {}", s.copied),
+                                 !s.guards       ? ""
+                                 : s.guarded < 0 ? ", no guard yet"
+                                                 : fmt::format(", newest guard of step {}", s.guarded));
   std::size_t width = 0;  // of the names of machines
   for (const JobState::Place& p : s.places) width = std::max(width, p.machine.size());
   const auto machine = [&](const std::string& name) {

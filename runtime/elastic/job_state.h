@@ -23,9 +23,11 @@ struct JobState {
   };
   std::uint32_t generation = 0;
   std::int64_t committed = 0, steps = 0;
-  std::int64_t copied = -1;  ///< of a job that recovers from copies: the newest copy that is whole; -1: there is none
-  std::string phase;         ///< of the job
-  std::string shape;         ///< in which it goes on since an incident; empty: that with which it began
+  std::int64_t copied = -1;   ///< of a job that recovers from copies: the newest copy that is whole; -1: there is none
+  bool guards = false;        ///< the job guards what a machine alone has
+  std::int64_t guarded = -1;  ///< the newest version that is guarded whole; -1: there is none yet
+  std::string phase;          ///< of the job
+  std::string shape;          ///< in which it goes on since an incident; empty: that with which it began
   std::int64_t incidents = 0;
   std::vector<std::string> idle_machines;  ///< that are reached, and have no worker
   std::string last_incident;               ///< its cause, or that of the last change; empty: none

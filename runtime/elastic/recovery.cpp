@@ -136,6 +136,7 @@ void Coordinator::leave_generation(std::int64_t now_ns) {
   if (options_.inputs_unchanged)
     if (const Status s = options_.inputs_unchanged(); !s.ok()) return end(s, exit_data);
   std::uint32_t number = fence_.generation().number + 1;
+  guarded_before_ = guarded();
   told_.tell_written();  // their folder is of the generation that ends
   if (checkpoints_) {
     const auto next = checkpoints_->next_generation(fence_.generation().number);
@@ -225,7 +226,9 @@ bool Coordinator::lacks_places(std::int64_t now_ns) const {
   if (!options_.replaces) return sink_.machines_reached() < options_.machines_min;
   if (std::ssize(left) < needs_places()) return true;
   // Who alone has a part of the state may only have been cut off.
-  return begun_ && !have_state(left) && now_ns < place_wait_began_ns_.value_or(now_ns) + waits_.return_ns;
+  const auto guarded = this->guarded();
+  const bool guards = guarded && keepers(*guarded, machines_of(left));
+  return begun_ && !guards && !have_state(left) && now_ns < place_wait_began_ns_.value_or(now_ns) + waits_.return_ns;
 }
 
 void Coordinator::wait_for_places(std::int64_t now_ns) {

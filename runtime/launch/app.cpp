@@ -268,6 +268,9 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
     TROUPE_TRY(check_recovers(plan, options.session));
     TROUPE_TRY(check_acts_by_call(plan, by_history_));
   }
+  if (options.guard_within != 0 && options.guard_within < guard_within_least)
+    return invalid(fmt::format("JobOptions::guard_within is {}: expected {} or more, or 0 for none",
+                               options.guard_within, guard_within_least));
   if (!options.replaces && (!options.recovers || !options.replan))
     return invalid(
         "JobOptions::replaces is false: set `recovers`, and `replan`, which compiles a plan for fewer workers");

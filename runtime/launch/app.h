@@ -82,6 +82,8 @@ struct JobOptions {
   bool replaces = true;
   /// Compiles the job's plan for other stages, on a thread of its own. Null: the job keeps its shape.
   Replan replan;
+  /// CoordinatorOptions::guard_within, of a job on several machines that recovers, whose plan keeps versions.
+  std::int64_t guard_within = 0;
   int spares = 0;  ///< workers that are started beside those of the plan, and take the place of one that is gone
   /// Where other processes ask the job what it does, and to go on in another shape (JobSocket); empty: nowhere.
   std::string socket;

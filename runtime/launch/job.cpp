@@ -91,6 +91,7 @@ class Job {
     c.on_pause = o.on_pause;
     c.recovers = o.recovers;
     c.spares = o.spares;
+    c.guard_within = o.guard_within;
     c.detect_ns = std::int64_t{o.detect_budget_ms} * 1'000'000;
     c.grace_ns = std::int64_t{o.grace_s} * 1'000'000'000;
     c.restore = o.checkpoint.restore;

@@ -72,6 +72,7 @@ CoordinatorOptions SimJob::coordinator_options(SessionOptions session) {
   o.restore = options_.restore;
   o.replan = options_.replan;
   o.replaces = !o.replan;
+  o.guard_within = options_.guard_within;
   return o;
 }
 

@@ -65,6 +65,7 @@ struct SimClusterOptions {
   Rank spares = 0;                  ///< places that have no rank at first
   /// The machine of each place; empty: all are on one. Places open memory of their machine only.
   std::vector<std::int32_t> machines;
+  std::int64_t guard_within = 0;  ///< CoordinatorOptions::guard_within
   /// A memory that lies, for tests that must notice: a slot that an update was writing passes for whole.
   bool whole_early = false;
   bool fenced = true;  ///< false: CL-1 (one generation) is broken, for tests that must notice

@@ -99,6 +99,8 @@ class SimJob final : private CoordinatorSink {
   void beat(Rank r);
   void open(Rank r);
   void make_worker(Rank r, const Connect& connect);
+  /// The memory of a place for what it guards.
+  Buffer* guards_of(SimPlace& place, const GuardRule& rule);
   /// Where the place finds what it lacks.
   void take_home(const SimPlace& place, const StateHome& home, WorkerEnv& env);
 

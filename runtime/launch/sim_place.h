@@ -89,12 +89,13 @@ struct SimProcess {
 
 /// One place of the cluster: its memory outlives its processes.
 struct SimPlace : SimProcess {
-  std::unique_ptr<Buffer> memory;        // null: each worker has its own
-  std::unique_ptr<Buffer> home;          // what it had before CoordinatorSink::reshape
-  std::int64_t process = 0;              // the number of its process, from 0
-  std::optional<Closed> vote;            // its last one
-  std::optional<ToWorker> order;         // the last BeginRun or CommitStep to it
-  const SimShape* told_shape = nullptr;  // with its last Hello
+  std::unique_ptr<Buffer> memory;               // null: each worker has its own
+  std::unique_ptr<Buffer> home;                 // what it had before CoordinatorSink::reshape
+  std::unique_ptr<Buffer> guards, home_guards;  // likewise, of what it guards
+  std::int64_t process = 0;                     // the number of its process, from 0
+  std::optional<Closed> vote;                   // its last one
+  std::optional<ToWorker> order;                // the last BeginRun or CommitStep to it
+  const SimShape* told_shape = nullptr;         // with its last Hello
 };
 
 }  // namespace troupe::runtime

@@ -9,6 +9,7 @@
 #include "devices/host_memory.h"
 #include "runtime/launch/sim_job.h"
 #include "runtime/launch/sim_transport.h"
+#include "runtime/place/guard_layout.h"
 #include "runtime/plan/plan_io.h"
 #include "runtime/worker/act_watch.h"
 
@@ -35,15 +36,16 @@ void SimJob::restart(PlaceId id, JobGeneration of, bool afresh) {
   static_cast<SimProcess&>(place) = SimProcess();
   ++place.process;
   place.to_ns = loop_.now_ns() + starting_ns + random_ns(starting_ns) + slow_random_ns();
-  if (afresh) place.memory.reset();
+  if (afresh) place.memory.reset(), place.guards.reset();
   hello(id, of);
 }
 
 void SimJob::reshape(const Plan&, std::span<const PlaceId> places, JobGeneration of) {
   for (const PlaceId id : places) {
     SimPlace& place = places_[static_cast<Rank>(id)];
-    if (!place.home) place.home = std::move(place.memory);
+    if (!place.home) place.home = std::move(place.memory), place.home_guards = std::move(place.guards);
     place.memory.reset();
+    place.guards.reset();
     hello(id, of);
   }
 }
@@ -65,7 +67,7 @@ void SimJob::dismiss(PlaceId id) {
 }
 
 void SimJob::settled(std::span<const PlaceId>) {
-  for (SimPlace& place : places_) place.home.reset();
+  for (SimPlace& place : places_) place.home.reset(), place.home_guards.reset();
 }
 
 void SimJob::leave(Rank r) {
@@ -120,8 +122,24 @@ void SimJob::take_home(const SimPlace& place, const StateHome& home, WorkerEnv& 
     if (opens(home, place.rank, from))
       other = &places_[static_cast<Rank>(std::stoi(home.areas[static_cast<std::size_t>(from)]))];
     Buffer* memory = !other ? nullptr : other->home ? other->home.get() : other->memory.get();
-    env.home.areas.push_back(memory ? memory->data() : nullptr);
+    std::int64_t at = 0;
+    if (env.home.guards && other) {
+      memory = other->home ? other->home_guards.get() : other->guards.get();
+      ASSERT(memory, from);
+      at = GuardLayout(*before, home.guard_machines).offset(home.keepers[static_cast<std::size_t>(from)], from);
+    }
+    env.home.areas.push_back(memory ? memory->data() + at : nullptr);
   }
+}
+
+Buffer* SimJob::guards_of(SimPlace& place, const GuardRule& rule) {
+  const GuardLayout layout(*place.shape->plan, rule.machines);
+  if (!place.guards) {
+    auto memory = allocate_host(static_cast<std::size_t>(layout.bytes(place.rank)));
+    ASSERT(memory.ok(), memory.status().message());
+    place.guards = *std::move(memory);
+  }
+  return place.guards.get();
 }
 
 void SimJob::make_worker(Rank r, const Connect& connect) {
@@ -142,6 +160,8 @@ void SimJob::make_worker(Rank r, const Connect& connect) {
   env.storage = options_.storage;
   env.save = options_.save;
   (place.shape->plan->keeps_copies() ? env.copies : env.pool) = place.memory.get();
+  env.guard = connect.guard;
+  if (env.guard.on()) env.guards = guards_of(place, env.guard);
   if (connect.adopt >= 0) env.adopt = connect.adopt;
   if (!connect.home.areas.empty()) take_home(place, connect.home, env);
   env.restore = connect.restore;
@@ -151,12 +171,12 @@ void SimJob::make_worker(Rank r, const Connect& connect) {
   };
   if (options_.recovers) {
     const auto local = local_plan(*place.shape->plan, place.rank);
-    for (const Rank rank : peers_of(*local)) {
+    const auto peers = peers_with_guards(*place.shape->plan, *local, connect.guard);
+    for (const Rank rank : peers) {
       const Rank peer = static_cast<Rank>(place.shape->places[static_cast<std::size_t>(rank)]);
       run_.linked.insert(std::minmax(r, peer));
     }
-    place.links = std::make_unique<comm::LinkWatch>(*place.transport, loop_.clock(), peers_of(*local), of.job,
-                                                    of.number);
+    place.links = std::make_unique<comm::LinkWatch>(*place.transport, loop_.clock(), peers, of.job, of.number);
   }
   auto worker = Worker::create(*place.shape->plan, place.rank, std::move(env));
   if (!worker.ok()) return coordinator_.end(worker.status().in(fmt::format("worker {}", r)), exit_worker);

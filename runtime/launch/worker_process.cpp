@@ -28,6 +28,7 @@
 #include "runtime/launch/app.h"
 #include "runtime/launch/worker_control.h"
 #include "runtime/launch/worker_log.h"
+#include "runtime/place/guard_layout.h"
 #include "runtime/plan/plan_io.h"
 #include "runtime/verify/verify.h"
 #include "runtime/worker/act_watch.h"
@@ -122,10 +123,12 @@ class HomeMemory {
     env.home = remains_of(home, before);
     for (Rank from = 0; from < std::ssize(home.areas); ++from) {
       areas_.emplace_back();
+      std::int64_t at = 0;
       if (opens(home, rank, from)) {
         TROUPE_ASSIGN(areas_.back(), map_to_read(home.areas[static_cast<std::size_t>(from)]));
+        TROUPE_ASSIGN(at, offset_in_area(home, before, from, areas_.back()->size()));
       }
-      env.home.areas.push_back(areas_.back() ? areas_.back()->data() : nullptr);
+      env.home.areas.push_back(areas_.back() ? areas_.back()->data() + at : nullptr);
     }
     return {};
   }
@@ -214,6 +217,7 @@ class PlaceProcess {
   /// The memory of the place, for the plan.
   std::optional<int> take_memory() {
     memory_.reset();
+    guards_.reset();
     if (!hello_.memory.empty()) {
       auto opened = open_kept_memory(hello_.memory);
       if (!opened.ok()) return fail(opened.status());
@@ -229,6 +233,18 @@ class PlaceProcess {
     if (!memory.ok()) return fail(memory.status());
     memory_ = *std::move(memory);
     kept_bytes_ = local->kept_bytes();
+    return {};
+  }
+
+  /// The memory of the place for what it guards, behind that of its state.
+  Status take_guards(const GuardRule& rule) {
+    guards_.reset();
+    if (!rule.on() || !memory_) return {};
+    if (std::ssize(rule.machines) != plan_.workers() || !plan_.keeps_version())
+      return invalid("guards of another plan");
+    const std::int64_t bytes = GuardLayout(plan_, rule.machines).bytes(hello_.rank);
+    TROUPE_ASSIGN(guards_,
+                  map_behind(memory_fd_, static_cast<std::size_t>(kept_bytes_), static_cast<std::size_t>(bytes)));
     return {};
   }
 
@@ -266,11 +282,12 @@ class PlaceProcess {
   }
 
   /// Of a place that recovers; null: nothing would come of a link that is cut.
-  std::shared_ptr<comm::LinkWatch> watch_of(comm::Transport& transport) const {
+  std::shared_ptr<comm::LinkWatch> watch_of(comm::Transport& transport, const GuardRule& guard) const {
     if (!memory_) return nullptr;
     const auto local = local_plan(plan_, hello_.rank);
     const JobGeneration of = control_.generation();
-    return std::make_shared<comm::LinkWatch>(transport, clock_, peers_of(*local), of.job, of.number);
+    return std::make_shared<comm::LinkWatch>(transport, clock_, peers_with_guards(plan_, *local, guard), of.job,
+                                             of.number);
   }
 
   std::unique_ptr<Device> make_device() const {
@@ -322,6 +339,9 @@ class PlaceProcess {
       env.storage = &storage_;
       env.save = hello_.save;
       (plan_.keeps_copies() ? env.copies : env.pool) = memory_.get();
+      if (const Status s = take_guards(connect->guard); !s.ok()) return fail(s);
+      env.guards = guards_.get();
+      if (guards_) env.guard = connect->guard;
       env.watch = heartbeat_->watch();
       env.injector = injector_ ? &*injector_ : nullptr;
       env.leaves = [&] {
@@ -329,7 +349,7 @@ class PlaceProcess {
         if (left) transport->abort();  // first: a worker that is not made says goodbye
         return left;
       };
-      env.may_send = [&] { watched.emplace(*heartbeat_, watch_of(*transport)); };
+      env.may_send = [&] { watched.emplace(*heartbeat_, watch_of(*transport, connect->guard)); };
       if (connect->adopt >= 0) env.adopt = connect->adopt;
       HomeMemory home;
       if (const Status s = home.open(connect->home, hello_.rank, plan_, env); !s.ok()) return fail(s);
@@ -356,7 +376,8 @@ class PlaceProcess {
     send_spans(*trace_, generation, control_);
     const auto stats = transport->stats();
     stopped.peak_bytes = resident().peak_bytes;
-    stopped.shared_bytes -= std::min(stopped.shared_bytes, kept_bytes_);  // that is the place's own
+    const std::int64_t own_bytes = kept_bytes_ + (guards_ ? static_cast<std::int64_t>(guards_->size()) : 0);
+    stopped.shared_bytes -= std::min(stopped.shared_bytes, own_bytes);
     stopped.sent_bytes = stats.sent_bytes;
     stopped.received_bytes = stats.received_bytes;
     if (injector_) stopped.missed = injector_->missed();
@@ -411,6 +432,7 @@ class PlaceProcess {
   std::int64_t aborted_ = 0;            // transports
   std::unique_ptr<Buffer> memory_;      // that the place keeps: the pool, or copies; null: each worker has its own
   std::int64_t kept_bytes_ = 0;         // of it
+  std::unique_ptr<Buffer> guards_;      // behind it; null: the place guards nothing
   std::optional<Heartbeat> heartbeat_;  // last: ends first
 };
 

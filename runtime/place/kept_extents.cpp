@@ -4,8 +4,8 @@
 
 namespace troupe::runtime {
 
-KeptExtents::KeptExtents(const Plan& plan) : plan_(plan) {
-  if (plan.keeps_copies()) saved_.emplace(plan);
+KeptExtents::KeptExtents(const Plan& plan, bool guards) : plan_(plan) {
+  if (plan.keeps_copies() || guards) saved_.emplace(plan);
 }
 
 Extent KeptExtents::of(Rank rank, std::int32_t param, StatePart part) const {

@@ -11,8 +11,8 @@ namespace troupe::runtime {
 
 class KeptExtents {
  public:
-  /// REQUIRES: `plan` outlives this object.
-  explicit KeptExtents(const Plan& plan);
+  /// `guards`: what it keeps as guards of a version (CO-8 guards). REQUIRES: `plan` outlives this object.
+  explicit KeptExtents(const Plan& plan, bool guards = false);
   /// What a rank keeps of a part of a parameter's state; empty: nothing.
   Extent of(Rank rank, std::int32_t param, StatePart part) const;
   /// Whether any rank keeps some of it: copies have no moments of a parameter that is not trained.
@@ -20,7 +20,7 @@ class KeptExtents {
 
  private:
   const Plan& plan_;
-  std::optional<SavedParts> saved_;  // of a plan with copies
+  std::optional<SavedParts> saved_;  // of a plan with copies, or of guards
 };
 
 }  // namespace troupe::runtime

@@ -25,7 +25,8 @@ struct ToWorker {
     }
     connect :group {
       addresses @10 :List(Address); adopt @35 :Int64; restore @33 :Text; homePlan @42 :Data; homes @43 :List(Text); homeOwn @44 :List(Int32);
-      areaMachines @45 :List(Int32); machines @46 :List(Int32);
+      areaMachines @45 :List(Int32); machines @46 :List(Int32); keepers @48 :List(Int32); guardMachines @49 :List(Int32);
+      guardEvery @50 :Int64; guardWindow @51 :Int64; guardOf @52 :List(Int32);
     }
     begin :group { step @11 :Int64; readers @12 :UInt32; exponents @2 :List(Int32); }
     go :group { program @13 :Int32; step @14 :Int64; }

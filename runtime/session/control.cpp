@@ -102,6 +102,17 @@ void check(const StateHome& home) {
       (!home.machines.empty() &&
        (home.machines.size() != home.own.size() || home.area_machines.size() != home.areas.size())))
     reject("machines of other ranks than those of the memory");
+  if (home.keepers.size() != home.guard_machines.size() ||
+      (!home.keepers.empty() && home.keepers.size() != home.areas.size()))
+    reject("guards of other ranks than those of the memory");
+  if (std::any_of(home.keepers.begin(), home.keepers.end(), [&](Rank r) { return r < -1 || r >= areas; }))
+    reject("a guard that there is not");
+}
+
+void check(const GuardRule& rule, std::size_t ranks) {
+  if (rule.every < 0 || rule.window < 0 || (rule.on() && rule.every <= rule.window))
+    reject("guards that are to be whole later than the next ones begin");
+  if (rule.machines.size() != (rule.on() ? ranks : 0)) reject("guards of other ranks than those that are connected");
 }
 
 }  // namespace
@@ -150,6 +161,11 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    put(x.initHomeOwn(static_cast<unsigned>(m.home.own.size())), m.home.own);
                    put(x.initAreaMachines(static_cast<unsigned>(m.home.area_machines.size())), m.home.area_machines);
                    put(x.initMachines(static_cast<unsigned>(m.home.machines.size())), m.home.machines);
+                   put(x.initKeepers(static_cast<unsigned>(m.home.keepers.size())), m.home.keepers);
+                   put(x.initGuardMachines(static_cast<unsigned>(m.home.guard_machines.size())), m.home.guard_machines);
+                   x.setGuardEvery(m.guard.every);
+                   x.setGuardWindow(m.guard.window);
+                   put(x.initGuardOf(static_cast<unsigned>(m.guard.machines.size())), m.guard.machines);
                  },
                  [&](const BeginRun& m) {
                    auto x = b.initBegin();
@@ -309,11 +325,15 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
             Connect c{{}, x.getAdopt(), x.getRestore().cStr(), {bytes(x.getHomePlan()), {}, get(x.getHomeOwn())}};
             c.home.area_machines = get(x.getAreaMachines());
             c.home.machines = get(x.getMachines());
+            c.home.keepers = get(x.getKeepers());
+            c.home.guard_machines = get(x.getGuardMachines());
+            c.guard = {x.getGuardEvery(), x.getGuardWindow(), get(x.getGuardOf())};
             for (auto a : x.getAddresses())
               if (a.getRank() < 0 || !c.addresses.emplace(a.getRank(), text(a.getBlob())).second)
                 reject("an address of a rank that there is not, or two of one");
             for (auto area : x.getHomes()) c.home.areas.push_back(area.cStr());
             check(c.home);
+            check(c.guard, c.addresses.size());
             return c;
           }
           case wire::ToWorker::BEGIN: {

@@ -20,6 +20,7 @@
 #include "devices/base/status.h"
 #include "devices/base/trace.h"
 #include "placement/mesh.h"
+#include "runtime/place/guard_rule.h"
 
 namespace troupe::runtime {
 
@@ -80,6 +81,10 @@ struct StateHome {
   /// Of several machines, by number: that of each area, -1 where it is lost, and of each rank of the generation that
   /// begins. Empty: all are on one.
   std::vector<std::int32_t> area_machines, machines;
+  /// The state is that of guards (CO-8 guards): by rank of that plan, the rank in whose memory its part lies, which is
+  /// the memory of `areas`; -1: it has none. Empty: it lies where the places have computed it.
+  std::vector<Rank> keepers;
+  std::vector<std::int32_t> guard_machines;  ///< GuardRule::machines of that generation
   bool operator==(const StateHome&) const = default;
 };
 /// All places have an address: with what state the generation begins.
@@ -90,6 +95,7 @@ struct Connect {
   std::int64_t adopt = -1;
   std::string restore;  ///< folder of the checkpoint to begin from; empty: initial values
   StateHome home;       ///< no areas: every place holds what it needs
+  GuardRule guard;      ///< what the places guard in this generation
 };
 /// The coordinator leaves a generation, since a place was lost; the message is of the generation that comes. The worker
 /// ends what its actors do, closes its transport, keeps its state where it lies, and answers with Quiesced.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/place/guard_layout.h"
 #include "runtime/place/state_places.h"
 
 namespace troupe::runtime {
@@ -18,7 +19,8 @@ Remains remains_of(const StateHome& home, const Plan& plan) {
   Remains remains;
   remains.plan = &plan;
   remains.own = home.own;
-  remains.same_plan = home.plan.empty() && !plan.keeps_copies();
+  remains.guards = !home.keepers.empty();
+  remains.same_plan = home.plan.empty() && !plan.keeps_copies() && !remains.guards;
   remains.area_machines = home.area_machines;
   remains.machines = home.machines;
   return remains;
@@ -28,6 +30,19 @@ bool opens(const StateHome& home, Rank rank, Rank from) {
   const auto r = static_cast<std::size_t>(from);
   if (home.areas[r].empty()) return false;
   return home.machines.empty() || home.machines[static_cast<std::size_t>(rank)] == home.area_machines[r];
+}
+
+Expected<std::int64_t> offset_in_area(const StateHome& home, const Plan& before, Rank from, std::size_t bytes) {
+  if (home.keepers.empty()) return std::int64_t{0};
+  const Rank keeper = home.keepers[static_cast<std::size_t>(from)];
+  const GuardLayout layout(before, home.guard_machines);
+  if (keeper != from && keeper != layout.guard_of(from))
+    return invalid(fmt::format("what rank {} has is said to be guarded by rank {}", from, keeper));
+  TROUPE_ASSIGN(const LocalPlan local, local_plan(before, keeper));
+  const std::int64_t at = local.kept_bytes() + layout.offset(keeper, from);
+  if (at + guard_slots * layout.part(from).slot_bytes > static_cast<std::int64_t>(bytes))
+    return invalid(fmt::format("the memory of rank {} has {} bytes, too few for its guards", keeper, bytes));
+  return at;
 }
 
 bool is_whole(const Plan& plan, const std::function<bool(Rank)>& holds) {
@@ -48,7 +63,7 @@ bool is_whole(const Plan& plan, const std::function<bool(Rank)>& holds) {
 }
 
 HealingSources::HealingSources(const Plan& plan, const Remains& remains)
-    : plan_(plan), remains_(remains), kept_(*remains.plan), trained_(trained_params(plan)) {
+    : plan_(plan), remains_(remains), kept_(*remains.plan, remains.guards), trained_(trained_params(plan)) {
   const bool several = !remains.machines.empty();
   for (std::size_t r = 0; r < remains.areas.size(); ++r) {
     lost_.push_back(several ? remains.area_machines[r] < 0 : remains.areas[r] == nullptr);
@@ -56,7 +71,10 @@ HealingSources::HealingSources(const Plan& plan, const Remains& remains)
     for (Rank q = plan.workers() - 1; several && q >= 0; --q)
       if (remains.machines[static_cast<std::size_t>(q)] == remains.area_machines[r]) senders_.back() = q;
     const auto own = std::find(remains.own.begin(), remains.own.end(), static_cast<Rank>(r));
-    if (several && own != remains.own.end()) senders_.back() = static_cast<Rank>(own - remains.own.begin());
+    const bool reaches = several && own != remains.own.end() &&
+                         remains.machines[static_cast<std::size_t>(own - remains.own.begin())] ==
+                             remains.area_machines[r];  // else its guard has it
+    if (reaches) senders_.back() = static_cast<Rank>(own - remains.own.begin());
   }
   const auto& there = remains.plan->params;
   for (const PlanParam& param : plan.params) {
@@ -106,7 +124,8 @@ Expected<HealingPieces> healing_pieces(const Remains& remains, std::int64_t vers
   for (std::size_t r = 0; r < remains.areas.size(); ++r) {
     if (!remains.areas[r]) continue;
     const auto rank = static_cast<Rank>(r);
-    TROUPE_ASSIGN(auto pieces, state_pieces(*remains.plan, rank, remains.areas[r], version));
+    TROUPE_ASSIGN(auto pieces, remains.guards ? guarded_pieces(*remains.plan, rank, remains.areas[r], version)
+                                              : state_pieces(*remains.plan, rank, remains.areas[r], version));
     if (pieces) out[rank] = *std::move(pieces);
     else if (remains.machines.empty()) sources.lose(rank);
     else

@@ -28,6 +28,9 @@ struct Remains {
   /// By rank: the machine of its memory; -1: lost. Empty: all that is not lost is on one machine, with those who take.
   std::vector<std::int32_t> area_machines;
   std::vector<std::int32_t> machines;  ///< of several machines, by rank of the plan that takes it: where it runs
+  /// What lies there are guards (CO-8 guards): `areas` point to the slots of each rank's part (GuardLayout), wherever
+  /// it is kept.
+  bool guards = false;
 };
 
 /// Whether a message says of each rank of both plans what becomes of it. Error (`invalid`): it does not.
@@ -36,6 +39,10 @@ Status check_home(const StateHome& home, const Plan& before, const Plan& takes);
 Remains remains_of(const StateHome& home, const Plan& plan);
 /// Whether the memory of rank `from` of the remains is for a rank of the plan that takes it to open.
 bool opens(const StateHome& home, Rank rank, Rank from);
+
+/// Where the part of rank `from` begins in the memory that a message names for it: 0, or where its guard keeps it.
+/// Error (`invalid`): it is not kept there, or `bytes` of memory are too few for it.
+Expected<std::int64_t> offset_in_area(const StateHome& home, const Plan& before, Rank from, std::size_t bytes);
 
 /// Whether a version is whole where the ranks of which `holds` says so have it: every element of every parameter, and
 /// of its moments, is with one of them.

@@ -1,8 +1,10 @@
 #include "runtime/worker/state_pieces.h"
 
+#include <cstring>
 #include <map>
 #include <string>
 
+#include "runtime/place/guard_layout.h"
 #include "runtime/place/state_places.h"
 #include "runtime/worker/kept_state.h"
 
@@ -46,6 +48,23 @@ Expected<std::optional<StatePieces>> state_pieces(const Plan& plan, Rank rank, s
   StatePieces pieces(plan.params.size());
   (plan.keeps_copies() ? take_copies : take_slots)(plan, local, groups, pieces);
   return std::optional(std::move(pieces));
+}
+
+Expected<std::optional<StatePieces>> guarded_pieces(const Plan& plan, Rank rank, const std::byte* slots,
+                                                    std::int64_t version) {
+  const GuardedPart part = guarded_part(plan, rank);
+  StatePieces pieces(plan.params.size());
+  if (part.parts.empty()) return std::optional(std::move(pieces));
+  for (std::int32_t slot = 0; slot < guard_slots; ++slot) {
+    const std::byte* at = slots + slot * part.slot_bytes;
+    std::int64_t word = 0;  // VersionWord, of memory that is only read
+    std::memcpy(&word, at + part.version_offset, sizeof word);
+    if (word != version + 1) continue;
+    for (const CopiedPart& p : part.parts)
+      pieces[static_cast<std::size_t>(p.param)][static_cast<std::size_t>(p.part)] = {p.extent, at + p.offset};
+    return std::optional(std::move(pieces));
+  }
+  return std::optional<StatePieces>();
 }
 
 }  // namespace troupe::runtime

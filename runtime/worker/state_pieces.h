@@ -24,4 +24,8 @@ using StatePieces = std::vector<std::array<StatePiece, std::size(state_parts)>>;
 /// hold that version whole. Error: as local_plan.
 Expected<std::optional<StatePieces>> state_pieces(const Plan& plan, Rank rank, std::byte* kept, std::int64_t version);
 
+/// The same of what is guarded of `rank`: `slots` is where its part lies (GuardLayout).
+Expected<std::optional<StatePieces>> guarded_pieces(const Plan& plan, Rank rank, const std::byte* slots,
+                                                    std::int64_t version);
+
 }  // namespace troupe::runtime

@@ -42,11 +42,17 @@ ConductorSpec Worker::Impl::conductor_spec() {
   spec.exponents = plan.trains ? plan.params.size() : 0;
   spec.square_sums = gradients.square_sums;
   spec.peaks = gradients.peaks;
-  spec.on_commit = [stalls = stalls, clock = env.clock, kept = plan.keeps_version() ? 1 : 0](std::int64_t step) {
+  spec.on_commit = [stalls = stalls, clock = env.clock, kept = plan.keeps_version() ? 1 : 0,
+                    guard = guard](std::int64_t step) {
     stalls->committed(step - kept, clock->now_ns());
+    if (guard) guard->committed(step);
   };
-  spec.on_begin = [this](const BeginRun& begin) { begin_with(begin.step, begin.exponents); };
+  spec.on_begin = [this](const BeginRun& begin) {
+    begin_with(begin.step, begin.exponents);
+    if (guard) guard->begin(begin.step);
+  };
   spec.send = env.send;
+  if (guard) spec.send = [this](FromWorker message) { send(std::move(message)); };
   return spec;
 }
 
@@ -94,7 +100,7 @@ Status Worker::Impl::build() {
   streams["compute"] = env.device->create_stream("compute", env.threads);
   streams["comm"] = env.device->create_stream("comm", 1);
   streams["host"] = env.device->create_stream("host", 1);
-  if (shards || copies) streams["snapshot"] = env.device->create_stream("snapshot", 1);
+  if (shards || copies || env.guard.on()) streams["snapshot"] = env.device->create_stream("snapshot", 1);
   if (shards || (!env.restore.empty() && !env.adopt)) streams["disk"] = env.device->create_stream("disk", disk_threads);
   if (arena) {
     Task populate;  // else page faults slow down the first copies, and updates wait for them
@@ -102,6 +108,7 @@ Status Worker::Impl::build() {
     populate.work = [this](Parallel&) { arena->populate(); };
     streams["disk"]->submit(std::move(populate));  // copies are waited for, which share the stream of snapshots
   }
+  TROUPE_TRY(make_guard());
   conductor = env.system->spawn<Conductor>(conductor_spec());
   for (const auto& a : local.actors) {
     auto made = executor(a);
@@ -139,9 +146,7 @@ void Worker::start() {
     if (restored.ok()) send(Ready{*restored, static_cast<double>(clock->now_ns() - begin_ns) * 1e-9, healed});
     else send(WorkerFailed{"", restored.status()});
   };
-  TransferEnv transfer{*impl.env.transport, *impl.env.device, *impl.streams.at("comm"), {}, impl.env.progress};
-  transfer.header.job = impl.env.generation.job;
-  transfer.header.generation = impl.env.generation.number;
+  const TransferEnv transfer = impl.transfer_env();
   if (impl.env.adopt && !impl.env.home.machines.empty()) {
     impl.stop_restoring = heal_across(impl.plan, impl.local, impl.pool->data(), impl.env.home, *impl.env.adopt,
                                       transfer,
@@ -172,6 +177,7 @@ void Worker::stop() {
   if (impl_->stopped) return;
   impl_->stopped = true;
   impl_->stop_restoring();
+  if (impl_->guard) impl_->guard->stop();
   impl_->env.transport->shutdown();
   impl_->quiesce_streams();
   for (auto& a : impl_->actors) caf::anon_send_exit(a, caf::exit_reason::user_shutdown);

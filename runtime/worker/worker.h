@@ -13,6 +13,7 @@
 #include "comm/transport.h"
 #include "devices/base/storage.h"
 #include "devices/device.h"
+#include "runtime/place/guard_rule.h"
 #include "runtime/place/local_plan.h"
 #include "runtime/session/control.h"
 #include "runtime/worker/kept_state.h"
@@ -51,6 +52,10 @@ struct WorkerEnv {
   /// Memory that the place has kept for copies, of a plan that keeps them (LocalPlan::copies_bytes); null: the worker
   /// allocates its own.
   Buffer* copies = nullptr;
+  /// What the places guard for each other, of a plan that keeps versions, and the memory of this place for it
+  /// (GuardLayout::bytes), which it has kept; null: the worker allocates its own.
+  GuardRule guard;
+  Buffer* guards = nullptr;
   /// The version to begin with, which lies whole in `pool`, or else in `home`; nullopt: what `restore` says. Of a plan
   /// with copies always in `home`.
   std::optional<std::int64_t> adopt;

@@ -17,6 +17,7 @@
 #include "runtime/place/gradient_order.h"
 #include "runtime/place/state_places.h"
 #include "runtime/worker/conductor.h"
+#include "runtime/worker/guard.h"
 #include "runtime/worker/heal_across.h"
 #include "runtime/worker/restore.h"
 #include "runtime/worker/stall_meter.h"
@@ -31,7 +32,8 @@ struct Worker::Impl {
   LocalPlan local;
   GradientOrder gradients;  // what the place tells of the gradients of a step
   WorkerEnv env;
-  std::unique_ptr<Buffer> own_pool, own_copies, arena;
+  std::unique_ptr<Buffer> own_pool, own_copies, own_guards, arena;
+  std::shared_ptr<Guard> guard;    // null: nothing is guarded
   Buffer* pool = nullptr;          // own_pool, or what the place has kept
   Buffer* copies = nullptr;        // likewise; null: the plan keeps none
   std::vector<StatePlace> places;  // by parameter
@@ -65,6 +67,11 @@ struct Worker::Impl {
   /// Where a part of a parameter's state lies in the slot that an actor reads, of which it takes these rows.
   std::int64_t offset_of_rows(std::int32_t param, StatePart part, const Extent& rows) const;
   Status make_shards();
+  Status make_guard();
+  /// By what the place exchanges state with others.
+  TransferEnv transfer_env();
+  /// To the session, but for votes, which may wait for guards.
+  void send(FromWorker message);
   ConductorSpec conductor_spec();
 
   PortMemory memory(std::int32_t local_channel) const {

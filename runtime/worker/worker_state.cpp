@@ -12,6 +12,7 @@
 #include "devices/base/check.h"
 #include "devices/base/philox.h"
 #include "devices/device.h"
+#include "devices/host_memory.h"
 #include "kernels/initial.h"
 #include "runtime/worker/worker_impl.h"
 
@@ -170,6 +171,40 @@ Status Worker::Impl::make_shards() {
   spec.stall_ns = [stalls = stalls](std::int64_t step) { return stalls->stall_ns(step); };
   shards = std::make_shared<actors::ShardWriter>(std::move(spec), sink());
   return {};
+}
+
+TransferEnv Worker::Impl::transfer_env() {
+  TransferEnv transfer{*env.transport, *env.device, *streams.at("comm"), {}, env.progress};
+  transfer.header.job = env.generation.job;
+  transfer.header.generation = env.generation.number;
+  return transfer;
+}
+
+Status Worker::Impl::make_guard() {
+  if (!env.guard.on()) return {};
+  REQUIRE(plan.keeps_version(), local.rank);  // what is copied stays until the next commit but one
+  const GuardLayout layout(plan, env.guard.machines);
+  const auto bytes = static_cast<std::size_t>(layout.bytes(local.rank));
+  Buffer* memory = env.guards;
+  if (!memory) {
+    TROUPE_ASSIGN(own_guards, allocate_host(bytes));
+    memory = own_guards.get();
+  }
+  REQUIRE(memory->size() >= bytes, memory->size(), bytes);
+  GuardSpec spec{env.guard, {}, pool->data(), memory->data(), streams.at("snapshot").get(), {}};
+  for (const CopiedPart& p : layout.part(local.rank).parts)
+    spec.runs.push_back({places[static_cast<std::size_t>(p.param)].channel, offset_of_rows(p.param, p.part, p.extent),
+                         p.offset, p.extent.elements() * item_bytes(plan, plan.params[p.param], p.part)});
+  spec.failed = [send = env.send](const Status& why) { send(WorkerFailed{"guard", why}); };
+  guard = std::make_shared<Guard>(plan, local, std::move(spec), transfer_env());
+  return {};
+}
+
+void Worker::Impl::send(FromWorker message) {
+  if (auto* closed = std::get_if<Closed>(&message); closed && closed->program == plan.step_program)
+    return guard->vote(std::move(*closed), env.send);
+  if (auto* explained = std::get_if<Explained>(&message)) explained->text += guard->waits_for();
+  env.send(std::move(message));
 }
 
 Worker::Impl::MadeBody Worker::Impl::writer_body(const LocalActor& a) {

@@ -115,6 +115,31 @@ TEST_CASE("memory that is kept outlives its mapping and its process, and what li
   ::close(*fd);
 }
 
+TEST_CASE("what is kept behind the front stays when the front is mapped again, and is read with it") {
+  constexpr std::size_t kept = 3 * 4096, behind = 2 * 4096;
+  const auto fd = create_kept_memory();
+  REQUIRE(fd.ok());
+  const auto front = map_kept(*fd, kept, kept + 100);
+  REQUIRE(front.ok());
+  {
+    const auto more = map_behind(*fd, kept, behind);
+    REQUIRE_MESSAGE(more.ok(), more.status().message());
+    CHECK((*more)->size() == behind);
+    for (std::size_t i = 0; i < behind; ++i) (*more)->data()[i] = std::byte{5};
+  }
+  (*front)->data()[kept - 1] = std::byte{6};
+  REQUIRE(map_kept(*fd, kept, kept + 100).ok());
+  const auto again = map_behind(*fd, kept, behind);
+  REQUIRE(again.ok());
+  CHECK((*again)->data()[behind - 1] == std::byte{5});
+  const auto all = map_to_read(kept_memory_name(*fd));
+  REQUIRE(all.ok());
+  CHECK((*all)->size() == kept + behind);
+  CHECK((*all)->data()[kept - 1] == std::byte{6});
+  CHECK((*all)->data()[kept] == std::byte{5});
+  ::close(*fd);
+}
+
 TEST_CASE(
     "memory that is kept lies in huge pages where the kernel can: at their boundary, for all that map it, each byte "
     "the same") {

@@ -98,6 +98,14 @@ TEST_CASE("every message to a worker survives the wire") {
   CHECK(to_worker(connect).addresses == connect.addresses);
   CHECK(to_worker(connect).adopt == connect.adopt);
   CHECK(to_worker(connect).restore == connect.restore);
+  Connect guarding{{{0, "a"}, {1, "b"}}, 5, ""};
+  guarding.home = {{}, {"one", "", "three"}, {2, -1}, {0, -1, 1}, {0, 1}, {0, -1, 0}, {0, 1, 1}};
+  guarding.guard = {2, 1, {4, 5}};
+  CHECK(to_worker(guarding).home == guarding.home);
+  CHECK(to_worker(guarding).guard.every == 2);
+  CHECK(to_worker(guarding).guard.window == 1);
+  CHECK(to_worker(guarding).guard.machines == guarding.guard.machines);
+  CHECK(!to_worker(Connect{}).guard.on());
   CHECK(to_worker(Connect{}).addresses.empty());
   CHECK(to_worker(Connect{}).adopt == -1);
   const auto begin = to_worker(BeginRun{12345678901, 0x80000001u, {40, -900, 0}});
@@ -240,6 +248,18 @@ TEST_CASE("a message that no sender makes is an error: each number that a worker
     home([&](StateHome& h) { (h.*list).clear(); }, "machines of other ranks");
     home([&](StateHome& h) { (h.*list).push_back(0); }, "machines of other ranks");
   }
+  home([](StateHome& h) { h.keepers = {0, -1, 0}; }, "guards of other ranks");
+  home([](StateHome& h) { h.keepers = {0}, h.guard_machines = {0}; }, "guards of other ranks");
+  home([](StateHome& h) { h.keepers = {0, -1, 3}, h.guard_machines = {0, 1, 2}; }, "a guard that there is not");
+  const auto guard = [&](GuardRule rule, const std::string& why) {
+    Connect connect{{{0, "a"}, {1, "b"}}, 5, ""};
+    connect.guard = std::move(rule);
+    refused(connect, why);
+  };
+  guard({-1, 0, {}}, "later than the next ones begin");
+  guard({2, 2, {0, 1}}, "later than the next ones begin");
+  guard({2, 1, {0}}, "guards of other ranks");
+  guard({0, 0, {0, 1}}, "guards of other ranks");
   const auto says_wrongly = [](const FromWorker& message, const std::string& why) {
     const auto read = decode_from_worker(encode(message));
     REQUIRE_MESSAGE(!read.ok(), why);

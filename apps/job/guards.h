@@ -1,0 +1,26 @@
+// What --guard-every says for a run on several machines: which versions they guard for each other, what that takes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "apps/job/job.h"
+#include "runtime/plan/plan.h"
+
+namespace troupe::lm {
+
+struct GuardChoice {
+  std::int64_t within = 0;  ///< JobOptions::guard_within
+  std::string text;         ///< for people, lines of the plan; empty: nothing is guarded
+  std::string summary;      ///< the same in a line
+};
+
+/// Error: names what `text` is, and what --guard-every expects: "auto", "off", or a number.
+Status check_guard_every(const std::string& text);
+
+/// `auto` takes the fewest steps in which a guard is copied and sent while the steps go on, by the costs of the plan
+/// and `step_s`, its predicted step, as if ranks filled the machines evenly. REQUIRES: check_guard_every has accepted
+/// a.guard_every.
+GuardChoice choose_guards(const JobArguments& a, const runtime::Plan& plan, double step_s);
+
+}  // namespace troupe::lm
