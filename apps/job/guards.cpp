@@ -51,8 +51,8 @@ double guard_seconds(const Plan& plan, const GuardLayout& layout, const std::vec
 
 Status check_guard_every(const std::string& text) {
   if (text == "auto" || text == "off" || number_in(text) >= guard_within_least) return {};
-  return invalid(fmt::format("--guard-every '{}': expected auto, off, or the steps that a loss may repeat, {} or more",
-                             text, guard_within_least));
+  return invalid(fmt::format("'{}': expected auto, off, or the steps that a loss may repeat, {} or more", text,
+                             guard_within_least));
 }
 
 GuardChoice choose_guards(const JobArguments& a, const Plan& plan, double step_s) {
