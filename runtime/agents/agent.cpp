@@ -1,18 +1,14 @@
 #include "runtime/agents/agent.h"
 
 #include <fmt/format.h>
-#include <signal.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <array>
-#include <deque>
 #include <utility>
 
 #include "devices/base/check.h"
 #include "devices/base/log.h"
 #include "devices/base/overloaded.h"
-#include "devices/host_memory.h"
+#include "runtime/agents/launched_processes.h"
 #include "runtime/plan/plan_io.h"
 #include "runtime/worker/kept_state.h"
 
@@ -22,26 +18,14 @@ namespace {
 
 std::string name_of(PlaceId place) { return fmt::format("worker {}", static_cast<std::int32_t>(place)); }
 
-ProcessEnd::Kind kind_of(std::optional<int> status) {
-  using Kind = ProcessEnd::Kind;
-  if (!status) return Kind::suspect;
-  constexpr auto errors = std::to_array<int>({SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT});
-  if (WIFSIGNALED(*status) && std::find(errors.begin(), errors.end(), WTERMSIG(*status)) != errors.end())
-    return Kind::suspect;
-  if (!WIFEXITED(*status)) return Kind::ordinary;
-  constexpr int cannot_execute = 126, not_found = 127;  // of a prefix
-  switch (WEXITSTATUS(*status)) {
-    case exit_worn: return Kind::worn;
-    case exit_worker:
-    case cannot_execute:
-    case not_found: return Kind::refused;
-    default: return Kind::ordinary;
-  }
+}  // namespace
+
+Agent::MakeProcesses Agent::launched() {
+  return [](ProcessObserver& observer) { return std::make_unique<LaunchedProcesses>(observer); };
 }
 
-std::string memory_name(const WorkerProcess& w) { return w.memory_fd < 0 ? "" : kept_memory_name(w.memory_fd); }
-
-}  // namespace
+Agent::Agent(std::function<void(FromAgent)> tell, const MakeProcesses& make)
+    : tell_(std::move(tell)), processes_(make(*this)) {}
 
 bool Agent::has(PlaceId place) {
   if (places_.count(place) > 0) return true;
@@ -69,31 +53,26 @@ void Agent::take(const ToAgent& order) {
                      if (has(place)) post(place, o.of, o.message);
                  },
                  [this](const KillPlace& o) {
-                   if (has(o.place)) process(o.place).signal(SIGKILL);
+                   if (has(o.place)) processes_->kill(o.place);
                  },
                  [this](const DismissPlace& o) {
                    if (places_.count(o.place) == 0) return;  // it could not be started, as the job is about to hear
                    log_debug(name_of(o.place) + " has no part in the job any more, and ends");
-                   process(o.place).link.reset();
-                   places_.at(o.place).broken = true;
+                   processes_->dismiss(o.place);
                  },
                  [this](const SettledPlaces& o) {
                    for (const auto& [id, place] : places_)
-                     Launcher::forget_memory(process(id), std::find(o.used.begin(), o.used.end(), id) != o.used.end());
+                     processes_->forget_memory(id, std::find(o.used.begin(), o.used.end(), id) != o.used.end());
                  },
              },
              order);
 }
 
 void Agent::start(const StartPlace& order) {
-  const std::size_t before = launcher_.workers().size();
-  const Status started = launcher_.start(order.prefix, order.keeps_memory);
-  if (launcher_.workers().size() > before) {  // it may run though it is not watched: finish() ends it
-    places_[order.place] = {before, order.prefix, nullptr, {}, false, !started.ok()};
-    log_debug(fmt::format("{} is process {}", name_of(order.place), process(order.place).pid));
-  }
-  if (!started.ok()) return tell_(PlaceEnded{order.place, {ProcessEnd::Kind::refused, started}});
-  tell_(PlaceStarted{order.place, process(order.place).pid, memory_name(process(order.place))});
+  const auto started = processes_->start(order.place, order.prefix, order.keeps_memory);
+  if (!started.ok()) return tell_(PlaceEnded{order.place, {ProcessEnd::Kind::refused, started.status()}});
+  places_[order.place] = {};
+  tell_(PlaceStarted{order.place, *started, processes_->memory_name(order.place)});
 }
 
 void Agent::tell_plan(const TellPlan& order) {
@@ -106,9 +85,8 @@ void Agent::tell_plan(const TellPlan& order) {
     place.plan = order.plan;
     place.hello = hello;
     if (order.renews_memory) {
-      WorkerProcess& w = process(id);
-      if (const Status s = Launcher::renew_memory(w); !s.ok()) return tell_(AgentFailed{s});
-      place.hello.memory = memory_name(w);
+      if (const Status s = processes_->renew_memory(id); !s.ok()) return tell_(AgentFailed{s});
+      place.hello.memory = processes_->memory_name(id);
       tell_(MemoryRenewed{id, place.hello.memory});
     }
   }
@@ -125,110 +103,61 @@ void Agent::restart(const RestartPlace& order) {
   if (!has(order.place)) return;
   of_ = order.of;
   Place& place = places_.at(order.place);
-  place.broken = place.told = false;
   if (order.afresh) place.garbled = false;
-  WorkerProcess& w = process(order.place);
-  const auto line = [&](const std::string& text) { tell_(PlaceLogged{order.place, text}); };
-  if (const Status s = launcher_.restart(w, place.prefix, order.afresh, line); !s.ok())
-    return tell_(AgentFailed{s.in(name_of(order.place) + " cannot be started again")});
-  log_debug(fmt::format("{} is process {} now", name_of(order.place), w.pid));
-  tell_(PlaceStarted{order.place, w.pid, memory_name(w)});
+  const auto started = processes_->restart(order.place, order.afresh);
+  if (!started.ok()) return tell_(AgentFailed{started.status().in(name_of(order.place) + " cannot be started again")});
+  tell_(PlaceStarted{order.place, *started, processes_->memory_name(order.place)});
   place.hello.injections.clear();  // they have hit the place's first process
   place.hello.memory.clear();      // it has been given it
   send_plan(order.place, order.of);
 }
 
 void Agent::post(PlaceId to, JobGeneration of, SharedBytes message) {
-  WorkerProcess& w = process(to);
-  // read_link() notices a broken link; the exit of the process says why.
-  const Status s = w.link ? w.link->post(of, std::move(message)) : Status{};
-  if (!s.ok() && s.code() != Code::unavailable) tell_(AgentFailed{s.in(name_of(to))});
+  if (const Status s = processes_->post(to, of, std::move(message)); !s.ok()) tell_(AgentFailed{s.in(name_of(to))});
 }
 
-void Agent::watch(PollSet& set) {
-  for (auto& [id, place] : places_) {
-    WorkerProcess& w = process(id);
-    // A process that does not read must not delay the others.
-    const short more = w.link && w.link->unsent() ? POLLOUT : 0;
-    if (w.link && !place.broken)
-      set.add(w.link->fd(), static_cast<short>(POLLIN | more), [this, id = id](short happened) {
-        const auto& link = process(id).link;
-        if (!link) return;  // dismissed in this turn
-        if ((happened & POLLOUT) != 0) (void)link->flush().ok();
-        if ((happened & ~POLLOUT) != 0) read_link(id);
-        else if (process(id).exited) places_.at(id).broken = true;  // since before; its child holds the link
-      });
-    set.add(w.log_fd, POLLIN, [this, id = id](short happened) {
-      if (happened != 0) read_log(id);
-    });
-    if (w.held) launcher_.reap(w);  // once a turn: its pidfd stays readable
-    else if (!w.exited)
-      set.add(w.pidfd, POLLIN, [this, id = id](short happened) {
-        if (happened != 0) process(id).held = !launcher_.reap(process(id));
-      });
-  }
+void Agent::garbled(PlaceId from, const Status& why) {
+  if (const auto place = places_.find(from); place != places_.end()) place->second.garbled = true;
+  tell_(Garbled{from, why});
 }
 
-void Agent::read_log(PlaceId place) {
-  launcher_.read_log(process(place), [&](const std::string& line) { tell_(PlaceLogged{place, line}); });
+void Agent::logged(PlaceId from, const std::string& line) {
+  if (places_.count(from) > 0) tell_(PlaceLogged{from, line});  // else of a job before
 }
 
-void Agent::read_link(PlaceId place) {
-  read_log(place);  // what it has put out before comes first
-  std::deque<ControlFrame> frames;
-  const Status s = process(place).link->receive(frames);
-  for (ControlFrame& frame : frames) tell_(FromPlace{place, std::move(frame)});
-  if (s.ok()) return;
-  if (s.code() != Code::unavailable) {
-    places_.at(place).garbled = true;
-    tell_(Garbled{place, s.in(name_of(place))});
-  }
-  places_.at(place).broken = true;  // its process is about to end, or has been told to
-  log_debug(name_of(place) + ": " + s.message());
-}
-
-void Agent::tell_ends() {
-  for (auto& [id, place] : places_) {
-    const WorkerProcess& w = process(id);
-    if (!w.exited || !place.broken || std::exchange(place.told, true)) continue;
-    read_log(id);
-    tell_(PlaceEnded{
-        id,
-        {kind_of(w.wait_status),
-         Status(Code::unavailable, fmt::format("{} (pid {}) {}", name_of(id), w.pid, describe_exit(w.wait_status))),
-         left_by(id)}});
-  }
+void Agent::ended(PlaceId place, ProcessEnd end) {
+  end.left = left_by(place);
+  tell_(PlaceEnded{place, std::move(end)});
 }
 
 WholeVersions Agent::left_by(PlaceId id) {
-  const Place& place = places_.at(id);
-  const WholeVersions none = std::vector<std::int64_t>();
-  const WorkerProcess& w = process(id);
-  if (w.memory_fd < 0 || !place.plan) return none;
-  const auto told = decode_to_worker(*place.plan);
+  std::vector<std::int64_t> none;
+  const auto place = places_.find(id);
+  if (place == places_.end() || !place->second.plan) return none;
+  const auto told = decode_to_worker(*place->second.plan);
   const auto plan = told.ok() ? read_plan(std::get<PlanBytes>(*told).bytes) : Expected<Plan>(told.status());
   ASSERT(plan.ok(), plan.status().message());
-  const auto local = local_plan(*plan, place.hello.rank);
+  const auto local = local_plan(*plan, place->second.hello.rank);
   ASSERT(local.ok(), local.status().message());
-  const auto area = map_to_read(kept_memory_name(w.memory_fd));
-  if (area.ok() && static_cast<std::int64_t>((*area)->size()) >= local->kept_bytes())
-    return whole_versions(*plan, *local, (*area)->data());
-  log_debug(fmt::format("{}: {}", name_of(id), area.status().message()));
-  return none;
+  WholeVersions left = none;
+  processes_->look_at_memory(id, [&](std::span<std::byte> memory) {
+    if (static_cast<std::int64_t>(memory.size()) >= local->kept_bytes())
+      left = whole_versions(*plan, *local, memory.data());
+  });
+  return left;
 }
 
 Kept Agent::keep(int grace_ms, int killed_ms) {
-  const Status ended = launcher_.end_processes(grace_ms, {}, killed_ms);
+  const Status ended = processes_->end_all(grace_ms, killed_ms);
   if (!ended.ok()) log_warn(ended.message());
   Kept kept{of_, {}, {}, {states_.begin(), states_.end()}};
   const Place* first = nullptr;  // all have the plan that it has, or take no part
   for (auto& [id, place] : places_) {
-    const WorkerProcess& w = process(id);
-    place.broken = place.told = true;
-    const bool usable = w.exited && w.memory_fd >= 0 && place.plan && !place.garbled &&
-                        kind_of(w.wait_status) != ProcessEnd::Kind::suspect && (!first || *first->plan == *place.plan);
+    const auto how = processes_->how_it_ended(id);
+    const bool usable = how && *how != ProcessEnd::Kind::suspect && !processes_->memory_name(id).empty() &&
+                        place.plan && !place.garbled && (!first || *first->plan == *place.plan);
     if (!usable) {
-      Launcher::forget_memory(process(id), false);
+      processes_->forget_memory(id, false);
       continue;
     }
     first = &place;
@@ -241,18 +170,9 @@ Kept Agent::keep(int grace_ms, int killed_ms) {
 void Agent::forget_kept(std::span<const PlaceId> but_for) {
   std::erase_if(places_, [&](const auto& p) {
     const bool forgets = std::find(but_for.begin(), but_for.end(), p.first) == but_for.end();
-    if (forgets) Launcher::forget_memory(process(p.first), false);
+    if (forgets) processes_->forget_memory(p.first, false);
     return forgets;
   });
-}
-
-Status Agent::finish(int grace_ms, int killed_ms) {
-  const auto line = [&](Rank worker, const std::string& text) {
-    const auto place = std::find_if(places_.begin(), places_.end(),
-                                    [&](const auto& p) { return p.second.worker == static_cast<std::size_t>(worker); });
-    if (place != places_.end()) tell_(PlaceLogged{place->first, text});  // else of a job before
-  };
-  return launcher_.finish(grace_ms, line, killed_ms);
 }
 
 }  // namespace troupe::runtime

@@ -31,12 +31,7 @@ class AgentPort {
   static constexpr std::int64_t unknown_ns = 10'000'000'000;
   static constexpr int descriptors_spare = 16;
 
-  /// An agent that has proved the token and said who it is.
-  struct Joined {
-    std::unique_ptr<Connection> connection;
-    std::string peer;
-    Joins joins;
-  };
+  using Joined = JoinedAgent;
 
   /// Listens at HOST:PORT. Error: as listen_at.
   static Expected<std::unique_ptr<AgentPort>> open(const std::string& address, const TokenKey& token);

@@ -9,28 +9,29 @@
 #include <string>
 #include <vector>
 
+#include "runtime/agents/agent_link.h"
 #include "runtime/agents/handshake.h"
 #include "runtime/agents/sealed_link.h"
 
 namespace troupe::runtime {
 
 /// Owns the descriptor, which must not block. Not thread-safe.
-class Connection {
+class Connection final : public AgentLink {
  public:
   Connection(int fd, Handshake::End end, const TokenKey& token)
       : fd_(fd), handshake_(end, token), out_(handshake_.take_out()) {}
-  ~Connection();
+  ~Connection() override;
   Connection(const Connection&) = delete;
-  int fd() const { return link_ ? link_->fd() : fd_; }
+  int fd() const override { return link_ ? link_->fd() : fd_; }
   /// What to poll for.
-  short events() const;
+  short events() const override;
   /// The peer has proved that it has the token.
   bool open() const { return link_ != nullptr; }
   /// Reads and writes what the socket lets it, and appends whole messages. Error (`unavailable`): the connection has
   /// closed; `invalid`: the peer has another token, or speaks otherwise. Then the connection is of no use any more.
-  Status serve(std::deque<std::vector<std::byte>>& messages);
+  Status serve(std::deque<std::vector<std::byte>>& messages) override;
   /// Sends a message, or queues it. Error (`unavailable`): the connection has closed. REQUIRES: open().
-  Status post(std::span<const std::byte> message);
+  Status post(std::span<const std::byte> message) override;
 
  private:
   /// Whether the handshake is over; one that waits for bytes is not.

@@ -235,9 +235,13 @@ std::int64_t Coordinator::wakes_ns() const {
                 grace_ends_ns(), killed_end_at_ns()});
   if (loss_) return last_heard_ns_;
   const std::int64_t leave = phase_ == Phase::leaving ? leave_until_ns_.value_or(last_heard_ns_) : stall;
-  return std::min(
-      {stall, leave, suspicion_ ? suspicion_->until_ns : stall, killed_end_at_ns(),
-       place_wait_began_ns_ ? *place_wait_began_ns_ + std::min(waits_.return_ns, options_.wait_for_places_ns) : stall});
+  std::int64_t waited = stall;
+  if (place_wait_began_ns_) {
+    const bool may_return = last_heard_ns_ < *place_wait_began_ns_ + waits_.return_ns;  // as the last turn saw it
+    waited = *place_wait_began_ns_ +
+             (may_return ? std::min(waits_.return_ns, options_.wait_for_places_ns) : options_.wait_for_places_ns);
+  }
+  return std::min({stall, leave, suspicion_ ? suspicion_->until_ns : stall, killed_end_at_ns(), waited});
 }
 
 void Coordinator::resumed_after_stop(std::int64_t now_ns) {

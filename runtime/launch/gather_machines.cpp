@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <deque>
 #include <set>
+#include <utility>
 
 #include "devices/base/log.h"
 #include "devices/base/text_table.h"
@@ -58,48 +59,52 @@ Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& m
   return gathered->joined.empty() ? nullptr : gathered;
 }
 
+void Gathering::take(JoinedAgent one, std::int64_t now_ns) {
+  if (const Status s = check_program(one.joins, program_); !s.ok()) return refuse(one, s);
+  if (const Status s = has_place_for(one.joins, joined_, is_full() && !all_); !s.ok())
+    return refuse_for_now(one, s, told_);
+  joined_.push_back(std::move(one));
+  last_ns_ = now_ns;
+}
+
+Expected<bool> Gathering::done(std::int64_t now_ns) const {
+  constexpr std::int64_t second_ns = 1'000'000'000, window_ns = second_ns;
+  if (is_full() && !(all_ && now_ns < last_ns_ + window_ns)) return true;
+  if (now_ns < begun_ns_ + machines_.wait_s * second_ns) return false;
+  return Status(Code::unavailable, fmt::format("{} of {} machines have joined within {} s (troupe agent --join)",
+                                               joined_.size(), machines_.count, machines_.wait_s));
+}
+
+std::vector<JoinedAgent> Gathering::take_joined() {
+  std::sort(joined_.begin(), joined_.end(),
+            [](const auto& a, const auto& b) { return a.joins.machine < b.joins.machine; });
+  return std::exchange(joined_, {});
+}
+
 Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const JobMachines& machines,
                                                          const std::string& program, int interrupt_fd,
                                                          const Clock& clock, bool all) {
-  const std::int64_t until_ns = clock.now_ns() + machines.wait_s * std::int64_t{1'000'000'000};
-  constexpr std::int64_t window_ns = 1'000'000'000;
-  std::vector<AgentPort::Joined> joined;
-  std::set<std::string> told;
-  std::int64_t last_ns = 0;
-  const auto is_full = [&] { return std::ssize(joined) >= machines.count; };
-  while (!is_full() || (all && clock.now_ns() < last_ns + window_ns)) {
+  Gathering gathering(machines, program, all, clock.now_ns());
+  for (;;) {
+    TROUPE_ASSIGN(const bool done, gathering.done(clock.now_ns()));
+    if (done) return gathering.take_joined();
     PollSet set;
     port.watch(set);
     bool interrupted = false;
     set.add(interrupt_fd, POLLIN, [&interrupted](short happened) { interrupted = happened != 0; });
     std::set<std::string> gone;  // by machine
-    for (const AgentPort::Joined& one : joined)
+    for (const AgentPort::Joined& one : gathering.joined())
       set.add(one.connection->fd(), one.connection->events(), [&](short happened) {
         std::deque<std::vector<std::byte>> early;
         if (happened != 0 && !one.connection->serve(early).ok()) gone.insert(one.joins.machine);
       });
     if (set.wait(200)) set.serve();
-    std::erase_if(joined, [&](const auto& one) { return gone.count(one.joins.machine) > 0; });
+    for (const std::string& machine : gone) gathering.lost(machine);
     port.turn(clock.now_ns());
-    for (AgentPort::Joined& one : port.take_joined()) {
-      if (const Status s = check_program(one.joins, program); !s.ok()) {
-        refuse(one, s);
-      } else if (const Status s = has_place_for(one.joins, joined, is_full() && !all); !s.ok()) {
-        refuse_for_now(one, s, told);
-      } else {
-        joined.push_back(std::move(one));
-        last_ns = clock.now_ns();
-      }
-    }
+    for (AgentPort::Joined& one : port.take_joined()) gathering.take(std::move(one), clock.now_ns());
     if (interrupted) return std::vector<AgentPort::Joined>();
     if (machines.give_up) TROUPE_TRY(machines.give_up());
-    if (clock.now_ns() >= until_ns)
-      return Status(Code::unavailable, fmt::format("{} of {} machines have joined within {} s (troupe agent --join)",
-                                                   joined.size(), machines.count, machines.wait_s));
   }
-  std::sort(joined.begin(), joined.end(),
-            [](const auto& a, const auto& b) { return a.joins.machine < b.joins.machine; });
-  return joined;
 }
 
 }  // namespace troupe::runtime

@@ -19,6 +19,36 @@ struct GatheredMachines {
   std::vector<AgentPort::Joined> joined;
 };
 
+/// Which agents a job that begins takes. Without clock, thread or socket. Not thread-safe.
+class Gathering {
+ public:
+  /// `program`, `all`: as gather_machines.
+  Gathering(const JobMachines& machines, std::string program, bool all, std::int64_t now_ns)
+      : machines_(machines), program_(std::move(program)), all_(all), begun_ns_(now_ns) {}
+  /// An agent has joined: takes or refuses it.
+  void take(JoinedAgent agent, std::int64_t now_ns);
+  const std::vector<JoinedAgent>& joined() const { return joined_; }
+  /// Lets go of an agent whose link is broken.
+  void lost(const std::string& machine) {
+    std::erase_if(joined_, [&](const JoinedAgent& one) { return one.joins.machine == machine; });
+  }
+  /// True: all have joined that the job waits for; false: not yet. Error: as gather_machines.
+  Expected<bool> done(std::int64_t now_ns) const;
+  /// Those that have joined, by name.
+  std::vector<JoinedAgent> take_joined();
+
+ private:
+  bool is_full() const { return std::ssize(joined_) >= machines_.count; }
+
+  const JobMachines& machines_;
+  const std::string program_;
+  const bool all_;
+  const std::int64_t begun_ns_;
+  std::vector<JoinedAgent> joined_;
+  std::set<std::string> told_;
+  std::int64_t last_ns_ = 0;
+};
+
 /// Listens at `machines.listen`, and waits for its agents. Null: `interrupt_fd` has become readable before. Error: as
 /// gather_machines; the port cannot be opened, the token or this executable not be read. `all`: takes those that join
 /// within a second of the last that is needed, too: one of them may have kept what the others have not.

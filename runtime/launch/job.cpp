@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
-#include <set>
 #include <span>
 
 #include "checkpoint/catalog.h"
@@ -23,12 +22,8 @@
 #include "runtime/agents/launcher.h"
 #include "runtime/elastic/coordinator.h"
 #include "runtime/launch/fresh_number.h"
-#include "runtime/launch/gather_machines.h"
-#include "runtime/launch/hello.h"
-#include "runtime/launch/job_places.h"
 #include "runtime/launch/job_socket.h"
-#include "runtime/launch/kept_run.h"
-#include "runtime/launch/shape_changes.h"
+#include "runtime/launch/running_job.h"
 #include "runtime/launch/shape_plans.h"
 #include "runtime/place/local_plan.h"
 
@@ -55,9 +50,8 @@ class Job {
         disk_(options_.checkpoint.dir.empty() ? nullptr : device_.create_stream("checkpoints", 1)),
         checkpoints_(make_checkpoints()), shapes_(make_shapes()),
         planning_(shapes_ ? device_.create_stream("shapes", 1) : nullptr),
-        places_(options_, [this](PlaceId place, const std::string& line) { log(place, line); }),
-        coordinator_(plan_, coordinator_options(), checkpoints_.get(), places_),
-        changes_(plan_, options_, shapes_.get(), planning_.get(), places_, coordinator_, clock_) {}
+        job_(plan_, options_, job_options(), {checkpoints_.get(), shapes_.get(), planning_.get()}, clock_,
+             [this](PlaceId place, const std::string& line) { log(place, line); }) {}
 
   JobResult run() {
     on_signal();  // one that has come while the caller held signals back
@@ -81,31 +75,11 @@ class Job {
   }
 
  private:
-  CoordinatorOptions coordinator_options() {
-    const JobOptions& o = options_;
-    CoordinatorOptions c;
-    c.session = o.session;
-    c.stall_s = o.stall_s;
-    c.on_ready = o.on_ready;
+  CoordinatorOptions job_options() {
+    CoordinatorOptions c = coordinator_options(options_, plan_);
     c.on_settled = [this] { prepare_shapes(); };
-    c.on_pause = o.on_pause;
-    c.recovers = o.recovers;
-    c.spares = o.spares;
-    c.guard_within = o.guard_within;
-    c.detect_ns = std::int64_t{o.detect_budget_ms} * 1'000'000;
-    c.grace_ns = std::int64_t{o.grace_s} * 1'000'000'000;
-    c.restore = o.checkpoint.restore;
-    c.inputs_unchanged = o.inputs_unchanged;
-    c.on_incident = o.on_incident;
-    c.on_straggler = o.on_straggler;
-    if (o.kept) {
-      c.places = places_of(*o.kept, plan_.workers());
-      c.left = StateLeft{o.kept->left, "the process of the run was lost"};
-    }
-    if (o.paced == 0 && o.machines.count == 0) c.places_at_once = std::ssize(usable_cores()) / std::max(1, o.threads);
-    c.replaces = o.replaces;
-    if (o.machines.count > 0) c.wait_for_places_ns = o.machines.wait_s * std::int64_t{1'000'000'000};
-    c.machines_min = o.machines.count_min;
+    if (options_.paced == 0 && options_.machines.count == 0)
+      c.places_at_once = std::ssize(usable_cores()) / std::max(1, options_.threads);
     if (shapes_)
       c.replan = [this](const Plan& before, std::int64_t places) {
         return shapes_->choose(before, places, *planning_);
@@ -141,61 +115,7 @@ class Job {
     }
     if (!gathered) return on_signal(), Status{};
     port_ = std::move(gathered->port);
-    program_ = gathered->program;
-    for (AgentPort::Joined& one : gathered->joined) add_gathered(one);
-    const std::int64_t kept = options_.kept ? std::ssize(options_.kept->ranks) : 0;
-    if (const std::int64_t need = plan_.workers() + options_.spares - kept; places_.room() < need)
-      return invalid(fmt::format("the job needs {}, and its machines have {}: give an agent more (--places)",
-                                 counted(need, "place"), places_.room()));
-    return {};
-  }
-
-  void add_machine(AgentPort::Joined& one, bool late, const std::vector<PlaceId>& back = {}) {
-    log_info(
-        fmt::format("machine {} ({}) joins, with {}", one.joins.machine, one.peer, counted(one.joins.places, "place")));
-    places_.add_machine(std::move(one), late, back);
-  }
-
-  /// One of the machines with which the job begins, with the places that it has kept of a job before.
-  void add_gathered(AgentPort::Joined& one) {
-    std::vector<PlaceId> kept;
-    if (options_.kept && one.joins.kept.of.job == options_.kept->of.job)
-      for (const KeptPlace& k : one.joins.kept.places)
-        if (const auto at = options_.kept->machines.find(k.place);
-            at != options_.kept->machines.end() && at->second == one.joins.machine)
-          kept.push_back(k.place);
-    if (kept.empty()) return add_machine(one, false);
-    log_info(fmt::format("machine {} ({}) joins, with {} of the run before", one.joins.machine, one.peer,
-                         counted(std::ssize(kept), "worker")));
-    places_.add_machine_with(std::move(one), kept);
-  }
-
-  /// An agent asks the running job to take its machine.
-  void take_joined(AgentPort::Joined& one) {
-    const std::string machine = one.joins.machine;
-    if (const Status s = check_program(one.joins, program_); !s.ok()) return refuse(one, s);
-    if (!options_.recovers)
-      return refuse(one, Status(Code::unavailable, "the job has all its machines, and no recovery (--recovery)"));
-    if (places_.has_machine(machine))  // it may have been lost a moment ago
-      return refuse_for_now(one, name_is_taken(machine), told_refused_);
-    if (clock_.now_ns() < places_.is_aside_until_ns(machine, coordinator_.waits_for_places()))
-      return refuse_for_now(
-          one, Status(Code::unavailable, "it was set aside, as it did not reach another machine of the run"),
-          told_refused_);
-    const bool was_here = one.joins.kept.of.job == coordinator_.generation().job && !one.joins.kept.places.empty();
-    if (was_here && !coordinator_.runs() && !coordinator_.waits_for_places())
-      return refuse_for_now(one, Status(Code::unavailable, "the job is about to recover"), told_refused_);
-    const std::string digest = was_here ? digest_of_plan(coordinator_.plan(), options_.identity) : "";
-    std::vector<KeptPlace> kept = was_here ? one.joins.kept.places : std::vector<KeptPlace>();
-    std::erase_if(kept, [&](const KeptPlace& k) {
-      return !places_.can_be_back(k.place, machine) || !coordinator_.waits_for(k.place) ||
-             coordinator_.rank_of(k.place) != k.rank || one.joins.kept.plan != digest;
-    });
-    std::vector<PlaceId> back;
-    for (const KeptPlace& k : kept) back.push_back(k.place);
-    add_machine(one, true, back);
-    for (const KeptPlace& k : kept) coordinator_.comes_back(k.place, k.left, clock_.now_ns());
-    changes_.joined(machine);
+    return job_.begin_on(std::move(gathered->joined), gathered->program);
   }
 
   std::unique_ptr<CheckpointTracker> make_checkpoints() {
@@ -212,22 +132,13 @@ class Job {
   }
 
   Status start() {
-    // A job that goes on for one whose process is lost is that job, in its next generation.
-    const JobGeneration before = options_.kept ? options_.kept->of : JobGeneration{fresh_number(), 0};
-    coordinator_.enter({before.job, checkpoints_ ? checkpoints_->claim().generation : before.number + 1});
-    const CheckpointTarget save = checkpoints_ ? CheckpointTarget{options_.checkpoint.dir, checkpoints_->claim().job}
-                                               : CheckpointTarget{};
-    places_.begin(hellos(options_, plan_.workers(), save));
-    const std::int64_t kept = options_.kept ? std::ssize(options_.kept->ranks) : 0;
-    for (std::int64_t n = plan_.workers() + options_.spares - kept; n > 0; --n) {
-      const PlaceId place = places_.start();
-      places_.bring_to(coordinator_, clock_.now_ns());
-      TROUPE_TRY(places_.have_started(std::span(&place, 1)).status());
+    std::optional<JobGeneration> claimed;
+    CheckpointTarget save;
+    if (checkpoints_) {
+      claimed = {0, checkpoints_->claim().generation};
+      save = {options_.checkpoint.dir, checkpoints_->claim().job};
     }
-    places_.seat(coordinator_.places());
-    places_.tell_plan(plan_, coordinator_.places(), coordinator_.generation());
-    if (options_.kept)
-      for (const auto& [place, rank] : options_.kept->ranks) places_.restart(place, coordinator_.generation(), false);
+    TROUPE_TRY(job_.start(claimed, fresh_number(), save));
     if (!options_.replaces && shapes_for(plan_, plan_.workers() - 1).empty())
       log_warn(
           fmt::format("the loss of any worker{} will end the job: {} has nothing to give up, and no other shape runs "
@@ -274,16 +185,14 @@ class Job {
     if (polled) places_.turn(polled_ns);
     if (port_) {
       port_->turn(clock_.now_ns());
-      places_.bring_to(coordinator_, clock_.now_ns());  // a machine that joins may have been lost a moment ago
-      for (AgentPort::Joined& one : port_->take_joined()) take_joined(one);
+      job_.bring();  // a machine that joins may have been lost a moment ago
+      for (JoinedAgent& one : port_->take_joined()) job_.take_joined(one);
     }
-    places_.bring_to(coordinator_, clock_.now_ns());
+    job_.bring();
     if (signal && !coordinator_.over()) on_signal();
     check_output();
     if (!coordinator_.over()) serve_requests();
-    if (const auto answer = changes_.turn()) reply(*answer);
-    coordinator_.turn(polled_ns);                     // until then links have been read
-    places_.bring_to(coordinator_, clock_.now_ns());  // what came of its orders
+    if (const auto answer = job_.decide(polled_ns)) reply(*answer);
   }
 
   // ---- requests of other processes ------------------------------------------------------------------
@@ -291,7 +200,7 @@ class Job {
   void serve_requests() {
     const auto answer = [this](const std::string& request) -> std::optional<std::string> {
       if (request == "ps") return state_text();
-      if (request.rfind(scale_request, 0) == 0) return changes_.ask(request.substr(std::strlen(scale_request)));
+      if (request.rfind(scale_request, 0) == 0) return job_.changes().ask(request.substr(std::strlen(scale_request)));
       return "troupe: the job does not know the request '" + request + "'";
     };
     if (socket_) socket_->serve(answer);
@@ -352,12 +261,10 @@ class Job {
   std::unique_ptr<ShapePlans> shapes_;              // null: the job keeps its shape
   std::unique_ptr<Stream> planning_;                // destroyed before what it works for
   std::unique_ptr<JobSocket> socket_;
-  std::unique_ptr<AgentPort> port_;     // null: the job has this machine only
-  std::string program_;                 // what tells this executable from another one, of a job that has machines
-  std::set<std::string> told_refused_;  // for now, and why; the log has it
-  JobPlaces places_;
-  Coordinator coordinator_;
-  ShapeChanges changes_;
+  std::unique_ptr<AgentPort> port_;  // null: the job has this machine only
+  RunningJob job_;
+  JobPlaces& places_ = job_.places();
+  Coordinator& coordinator_ = job_.coordinator();
   std::int64_t polled_ns_ = clock_.now_ns();  // when this process last looked
 };
 

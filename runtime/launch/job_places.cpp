@@ -18,6 +18,11 @@ namespace {
 
 SharedBytes shared(const ToWorker& message) { return std::make_shared<const std::vector<std::byte>>(encode(message)); }
 
+/// The first error, with the text of the second.
+Status both(const Status& a, const Status& b) {
+  return a.ok() ? b : b.ok() ? a : Status(a.code(), a.message() + "; " + b.message());
+}
+
 }  // namespace
 
 JobPlaces::JobPlaces(const JobOptions& options, std::function<void(PlaceId, const std::string&)> log)
@@ -38,6 +43,7 @@ void JobPlaces::add_machine(AgentPort::Joined joined, bool late, const std::vect
   m.places = joined.joins.places;
   m.connection = std::move(joined.connection);
   const std::size_t number = machines_.size() - 1;
+  m.connection->on_readable([this, number] { read(number); });
   for (const PlaceId id : back) {
     Place& place = at(id);
     place.machine = number;
@@ -244,6 +250,7 @@ void JobPlaces::watch(PollSet& set) {
 }
 
 void JobPlaces::turn(std::int64_t now_ns) {
+  turned_ns_ = now_ns;
   const std::int64_t budget_ns = machine_budget_ms() * std::int64_t{1'000'000};
   for (std::size_t i = 0; i < machines_.size(); ++i) {
     Machine& m = machines_[i];
@@ -264,7 +271,7 @@ void JobPlaces::set_aside(PlaceId place) {
   const Machine& m = machines_[at(place).machine];
   if (m.own || !m.connection) return;
   constexpr std::int64_t s = 1'000'000'000, first_ns = s, most_ns = 30 * s;
-  const std::int64_t now_ns = SteadyClock().now_ns();
+  const std::int64_t now_ns = turned_ns_;
   Aside& aside = aside_[m.name];
   const bool anew = now_ns - aside.since_ns > 2 * aside.wait_ns + 2 * most_ns;
   aside = {now_ns, anew ? first_ns : std::min(2 * aside.wait_ns, most_ns)};
@@ -319,29 +326,40 @@ void JobPlaces::lose(std::size_t machine, const Status& why) {
            std::vector<std::int64_t>()}});
 }
 
-Status JobPlaces::finish(int grace_ms, int killed_ms) {
+Status JobPlaces::begin_to_finish(int grace_ms, int killed_ms) {
   Status left;
-  const auto add = [&](const Status& s) {
-    if (!s.ok()) left = left.ok() ? s : Status(s.code(), left.message() + "; " + s.message());
-  };
-  const SteadyClock clock;
   for (std::size_t i = 0; i < machines_.size(); ++i) {
-    if (machines_[i].own) add(machines_[i].own->finish(grace_ms, killed_ms));
+    if (machines_[i].own) left = both(left, machines_[i].own->finish(grace_ms, killed_ms));
     else order(i, Finish{grace_ms, killed_ms});
   }
+  return left;
+}
+
+bool JobPlaces::has_finished() const {
+  return std::none_of(machines_.begin(), machines_.end(), [](const Machine& m) { return m.connection && !m.finished; });
+}
+
+Status JobPlaces::left_behind() const {
+  Status left;
+  for (const Machine& m : machines_) {
+    if (m.finished) left = both(left, *m.finished);
+    else if (m.connection)
+      left = both(left, Status(Code::unavailable, "machine " + m.name + " does not say that its workers ended"));
+  }
+  return left;
+}
+
+Status JobPlaces::finish(int grace_ms, int killed_ms) {
+  const SteadyClock clock;
+  const Status left = begin_to_finish(grace_ms, killed_ms);
   constexpr std::int64_t ms = 1'000'000, more_ms = 5'000;
   const std::int64_t until_ns = clock.now_ns() + (std::int64_t{grace_ms} + killed_ms + more_ms) * ms;
-  const auto awaits = [&](const Machine& m) { return m.connection && !m.finished; };
-  while (std::any_of(machines_.begin(), machines_.end(), awaits) && clock.now_ns() < until_ns) {
+  while (!has_finished() && clock.now_ns() < until_ns) {
     PollSet set;
     watch(set);
     if (set.wait(200)) set.serve();
   }
-  for (const Machine& m : machines_) {
-    if (m.finished) add(*m.finished);
-    else if (m.connection) add(Status(Code::unavailable, "machine " + m.name + " does not say that its workers ended"));
-  }
-  return left;
+  return both(left, left_behind());
 }
 
 void JobPlaces::bring_to(Coordinator& coordinator, std::int64_t now_ns) {

@@ -80,6 +80,11 @@ class JobPlaces final : public CoordinatorSink {
   void bring_to(Coordinator& coordinator, std::int64_t now_ns);
   /// Ends all processes, as Launcher::finish; bring_to() has what their logs still had.
   Status finish(int grace_ms, int killed_ms);
+  /// The same, but that it waits for no other machine: has_finished() says when all have done so, and left_behind()
+  /// what has become of it.
+  Status begin_to_finish(int grace_ms, int killed_ms);
+  bool has_finished() const;
+  Status left_behind() const;
 
   // ---- CoordinatorSink -------------------------------------------------------------------------------
 
@@ -98,11 +103,11 @@ class JobPlaces final : public CoordinatorSink {
 
  private:
   struct Machine {
-    std::string name, net_device, host;      // as its agent says (Joins)
-    bool late = false;                       // it has joined since the first place was started
-    std::int64_t places = 0, started = 0;    // that it takes; that it was given, but for those that were dismissed
-    std::unique_ptr<Agent> own;              // in this process, or else ...
-    std::unique_ptr<Connection> connection;  // ... with its agent; null: it is lost
+    std::string name, net_device, host;     // as its agent says (Joins)
+    bool late = false;                      // it has joined since the first place was started
+    std::int64_t places = 0, started = 0;   // that it takes; that it was given, but for those that were dismissed
+    std::unique_ptr<Agent> own;             // in this process, or else ...
+    std::unique_ptr<AgentLink> connection;  // ... with its agent; null: it is lost
     std::int64_t heard_ns = -1, sent_ns = 0;
     bool heard = false;  // since turn()
     std::optional<Status> finished;
@@ -147,6 +152,7 @@ class JobPlaces final : public CoordinatorSink {
   std::vector<Place> places_;
   std::deque<FromAgent> told_;
   std::vector<Machine> machines_;
+  std::int64_t turned_ns_ = 0;
   std::map<std::string, Aside> aside_;  // by name: machines that did not reach others
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 /// What agents have kept of one job. Of two that say they have the same place, or rank, the first counts: that of the
 /// later generation.
-struct Remains {
+struct KeptOfJob {
   std::map<PlaceId, Rank> ranks;
   std::map<PlaceId, WholeVersions> left;
   std::map<PlaceId, std::string> machines;
@@ -19,7 +19,7 @@ struct Remains {
   std::uint32_t generation = 0;
 };
 
-void add(const Joins& joins, const Plan& plan, Remains& all) {
+void add(const Joins& joins, const Plan& plan, KeptOfJob& all) {
   all.generation = std::max(all.generation, joins.kept.of.number);
   for (const KeptPlace& kept : joins.kept.places) {
     const bool has_rank = std::any_of(all.ranks.begin(), all.ranks.end(),
@@ -51,7 +51,7 @@ std::vector<PlaceId> places_of(const KeptRun& kept, Rank ranks) {
 std::optional<KeptRun> newest_kept(std::span<const AgentPort::Joined> agents, const Plan& plan, const std::string& run,
                                    std::int64_t most) {
   const std::string digest = digest_of_plan(plan, run);
-  std::map<std::uint64_t, Remains> jobs;
+  std::map<std::uint64_t, KeptOfJob> jobs;
   std::vector<const Joins*> latest_first;
   for (const AgentPort::Joined& agent : agents)
     if (!agent.joins.kept.places.empty() && agent.joins.kept.plan == digest) latest_first.push_back(&agent.joins);
@@ -68,6 +68,10 @@ std::optional<KeptRun> newest_kept(std::span<const AgentPort::Joined> agents, co
       best = {*newest,      remains.sums.at(*newest), {job, remains.generation}, remains.ranks,
               remains.left, remains.machines};
   }
+  // Agents with nothing that it can use may have heard of a later generation, for another plan, say.
+  for (const AgentPort::Joined& agent : agents)
+    if (best && agent.joins.kept.of.job == best->of.job)
+      best->of.number = std::max(best->of.number, agent.joins.kept.of.number);
   return best;
 }
 

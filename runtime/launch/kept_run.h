@@ -18,7 +18,7 @@ namespace troupe::runtime {
 struct KeptRun {
   std::int64_t version = 0;  ///< lies whole in memory
   SumState sums;             ///< at that version
-  JobGeneration of;          ///< the last one of the job that was lost
+  JobGeneration of;          ///< the last one of the job that was lost, of which any agent has heard
   std::map<PlaceId, Rank> ranks;
   std::map<PlaceId, WholeVersions> left;
   std::map<PlaceId, std::string> machines;  ///< whose agent has it: another one may have kept a place of this number

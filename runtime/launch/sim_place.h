@@ -1,4 +1,4 @@
-// A place of a simulated cluster, and the hash of what happens there. Internal to sim_cluster.cpp.
+// A place of a simulated cluster, and the hash of what happens there. Internal to the simulation.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,7 @@
 #include "devices/base/trace.h"
 #include "devices/sim/sim_device.h"
 #include "runtime/elastic/generation_fence.h"
+#include "runtime/launch/sim_transport.h"
 #include "runtime/worker/worker.h"
 
 namespace troupe::runtime {
@@ -56,12 +57,6 @@ class ActsOf final : public TraceSink {
   const Rank rank_;
 };
 
-/// What a generation runs: a plan, and the places of its ranks.
-struct SimShape {
-  const Plan* plan = nullptr;
-  std::vector<PlaceId> places;
-};
-
 /// What a process of a place has. The production worker over simulated parts.
 struct SimProcess {
   enum class State { runs, hangs, ended, gone };  // of itself; killed
@@ -73,7 +68,8 @@ struct SimProcess {
   bool leaves = false;     // its generation, and takes no order meanwhile
   bool enters = false;     // as soon as it has left
   Rank rank = -1;          // once it knows
-  const SimShape* shape = nullptr;
+  const Plan* plan = nullptr;
+  std::vector<Rank> ends;  // by rank: the ends of the network that its generation has
   GenerationFence fence;
   std::int64_t paused_until_ns = 0;
   std::int64_t to_ns = 0, from_ns = 0;  // when the last control message arrives, each way: none overtakes another
@@ -81,7 +77,7 @@ struct SimProcess {
   std::shared_ptr<std::atomic<std::int64_t>> progress;  // of its worker
   std::int64_t acts = 0;                                // that it has told of
   std::unique_ptr<ActsOf> acts_of;
-  std::unique_ptr<comm::Transport> transport;
+  std::unique_ptr<RankedTransport> transport;
   std::unique_ptr<comm::LinkWatch> links;  // while the worker runs
   std::unique_ptr<SimDevice> device;
   std::unique_ptr<Worker> worker;
@@ -93,9 +89,11 @@ struct SimPlace : SimProcess {
   std::unique_ptr<Buffer> home;                 // what it had before CoordinatorSink::reshape
   std::unique_ptr<Buffer> guards, home_guards;  // likewise, of what it guards
   std::int64_t process = 0;                     // the number of its process, from 0
+  std::int64_t counts_from = 0;                 // of processes before, nothing that comes is heard
   std::optional<Closed> vote;                   // its last one
   std::optional<ToWorker> order;                // the last BeginRun or CommitStep to it
-  const SimShape* told_shape = nullptr;         // with its last Hello
+  const Plan* told_plan = nullptr;              // before its last Hello
+  Rank told_rank = -1;                          // with it
 };
 
 }  // namespace troupe::runtime

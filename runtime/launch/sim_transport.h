@@ -1,5 +1,5 @@
 // RankedTransport: a simulated network has an end for each place; a generation names places by the ranks of its plan.
-// Internal to sim_cluster.cpp.
+// Internal to the simulation.
 #pragma once
 
 #include <algorithm>
@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "comm/transport.h"
-#include "runtime/elastic/place_id.h"
 
 namespace troupe::runtime {
 
 class RankedTransport final : public comm::Transport {
  public:
-  /// `inner`: the end of places[rank].
-  RankedTransport(std::unique_ptr<comm::Transport> inner, Rank rank, std::vector<PlaceId> places)
-      : inner_(std::move(inner)), rank_(rank), places_(std::move(places)) {}
+  /// `inner`: the end of the rank.
+  RankedTransport(std::unique_ptr<comm::Transport> inner, Rank rank) : inner_(std::move(inner)), rank_(rank) {}
+  /// The ends of all ranks. Before the first message.
+  void connect(std::vector<Rank> ends) { ends_ = std::move(ends); }
 
   Rank rank() const override { return rank_; }
   void send(Rank to, comm::Header header, std::span<const std::byte> data, comm::SendDone done) override {
@@ -27,8 +27,8 @@ class RankedTransport final : public comm::Transport {
   }
   void on_peer_down(std::function<void(Rank, Status)> f) override {
     inner_->on_peer_down([this, f = std::move(f)](Rank end, Status s) {
-      const auto it = std::find(places_.begin(), places_.end(), PlaceId{end});
-      if (it != places_.end()) f(static_cast<Rank>(it - places_.begin()), std::move(s));
+      const auto it = std::find(ends_.begin(), ends_.end(), end);
+      if (it != ends_.end()) f(static_cast<Rank>(it - ends_.begin()), std::move(s));
     });
   }
   comm::TransportStats stats() const override { return inner_->stats(); }
@@ -36,11 +36,11 @@ class RankedTransport final : public comm::Transport {
   void abort() override { inner_->abort(); }
 
  private:
-  Rank end_of(Rank rank) const { return static_cast<Rank>(places_[static_cast<std::size_t>(rank)]); }
+  Rank end_of(Rank rank) const { return ends_[static_cast<std::size_t>(rank)]; }
 
   const std::unique_ptr<comm::Transport> inner_;
   const Rank rank_;
-  const std::vector<PlaceId> places_;
+  std::vector<Rank> ends_;
 };
 
 }  // namespace troupe::runtime

@@ -61,6 +61,19 @@ TEST_CASE("a job that waits for a place for too long ends, and says for how long
   REQUIRE(r.incidents.size() == 1);
 }
 
+TEST_CASE(
+    "a job that waits for longer than a machine is given to come back wants to be called when it gives up, not at "
+    "once") {
+  ThreePlaces job(nullptr, 0, false, 3, detects, [](CoordinatorOptions& o) { o.wait_for_places_ns = 60'000 * ms; });
+  lose_two(job);
+  for (std::int64_t now = 0; now < 15'000 * ms; now += 100 * ms) {
+    for (const Rank r : {0, 1}) job.hear(r, Progress{8, false, {}, 0, {}}, now);
+    job.coordinator.turn(now);
+    REQUIRE(job.coordinator.wakes_ns() > now);
+  }
+  CHECK(job.coordinator.waits_for_places());
+}
+
 TEST_CASE("a job that waits for places is not stalled, but misses a place that says nothing") {
   ThreePlaces job(nullptr, 0, false, 3, detects, waits);
   lose_two(job);

@@ -38,15 +38,14 @@ struct OtherMachine {
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
     const TokenKey token = key_of("a token of thirty-two characters, or more");
     here = std::make_unique<Connection>(fds[0], Handshake::End::joins, token);
-    AgentPort::Joined joined{
-        std::make_unique<Connection>(fds[1], Handshake::End::accepts, token), "", {"b", takes, ""}};
+    auto job = std::make_unique<Connection>(fds[1], Handshake::End::accepts, token);
     std::deque<std::vector<std::byte>> none;
-    for (int i = 0; i < 6 && !(here->open() && joined.connection->open()); ++i) {
+    for (int i = 0; i < 6 && !(here->open() && job->open()); ++i) {
       REQUIRE(here->serve(none).ok());
-      REQUIRE(joined.connection->serve(none).ok());
+      REQUIRE(job->serve(none).ok());
     }
     REQUIRE(here->open());
-    places.add_machine(std::move(joined));
+    places.add_machine({std::move(job), "", {"b", takes, ""}});
   }
   /// The job reads it.
   void say(JobPlaces& places, Coordinator& c, const FromAgent& message) {

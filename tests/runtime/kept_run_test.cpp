@@ -57,6 +57,18 @@ TEST_CASE("the newest version that agents have kept together is what a job goes 
   CHECK_FALSE(three.newest(100, "other"));  // another text, say
 }
 
+TEST_CASE(
+    "a job goes on behind every generation of which an agent has heard, also one that runs another plan by then") {
+  ThreeAgents three;
+  three.add({kept(0, 0, {6}), kept(1, 1, {6}), kept(4, 2, {6})}, 4);
+  Joins& other = three.add({kept(1, 0, {6})}, 7);
+  other.kept.plan = "of another plan";
+  REQUIRE(three.newest());
+  CHECK(three.newest()->of == JobGeneration{9, 7});
+  other.kept.of.job = 10;
+  CHECK(three.newest()->of == JobGeneration{9, 4});
+}
+
 TEST_CASE("a rank that no agent has kept gets a place of its own, where others have its state") {
   ThreeAgents three;
   const Plan replicas = ThreePlaces::make_plan(3, false, 0);

@@ -204,6 +204,9 @@ const char* name_of(Planted planted) {
     case Planted::unfenced: return "unfenced";
     case Planted::no_sync: return "no_sync";
     case Planted::whole_early: return "whole_early";
+    case Planted::claims_newer: return "claims_newer";
+    case Planted::joins_twice: return "joins_twice";
+    case Planted::two_leaders: return "two_leaders";
   }
   return "";
 }
@@ -216,6 +219,16 @@ std::string shortfall_of(const Counts& n, std::int64_t seeds, const ScenarioSet&
   const auto least = [&](const char* what, std::int64_t count, std::int64_t one_of) {
     if (count * one_of < seeds) text += fmt::format("{} {}, and at least 1 for {} seeds is due\n", count, what, one_of);
   };
+  if (scenarios.has_machines()) {
+    for (std::size_t i = 0; i < machine_fault_kinds; ++i)
+      if (n.machine_hits[i] == 0)
+        text += fmt::format("no fault '{}' has hit\n", name_of(static_cast<runtime::SimMachineFault::Kind>(i)));
+    least("incidents went on from memory", n.from_memory, 2);
+    least("incidents went on in another shape", n.reshaped, 6);
+    least("steps were repeated", n.repeated_steps, 20);
+    least("processes of a job were lost", n.processes_lost, 5);
+    return text;
+  }
   least("incidents went on from memory", n.from_memory, 2);
   least("incidents went on from a checkpoint", n.from_checkpoint, 100);
   least("incidents were planned", n.planned, 100);
@@ -254,8 +267,12 @@ BatchResult run_batches(const ScenarioSet& scenarios, const BatchOptions& option
   return Batches(scenarios, options).run();
 }
 
+bool ScenarioSet::has_machines() const {
+  return std::any_of(all_.begin(), all_.end(), [](const auto& c) { return !c->scenario().machines.empty(); });
+}
+
 std::string replay_command(std::uint64_t seed, const BatchOptions& o) {
-  std::string command = fmt::format("tests/scenarios/run.sh --seed {}", seed);
+  std::string command = fmt::format("tests/scenarios/run.sh{} --seed {}", o.of_machines ? " --machines" : "", seed);
   if (!o.scenario.empty()) command += " --scenario " + o.scenario;
   if (o.planted != Planted::none) command += fmt::format(" --planted {}", name_of(o.planted));
   return command;

@@ -15,6 +15,7 @@ struct BatchOptions {
   std::uint64_t first = 1, last = 1;  ///< seeds
   int jobs = 2;                       ///< processes at a time
   std::string scenario;               ///< the name of the only one; empty: the seed decides
+  bool of_machines = false;           ///< the scenarios are those of jobs on machines
   Planted planted = Planted::none;
   bool stops_at_first = false;  ///< at the first seed that fails
   bool twice = true;            ///< runs each seed twice, and compares what has happened
@@ -40,6 +41,8 @@ class ScenarioSet {
   std::size_t size() const { return all_.size(); }
   /// Whether any of them may draw this kind.
   bool draws(FaultKind kind) const;
+  /// Whether its jobs are on machines.
+  bool has_machines() const;
 
  private:
   std::vector<std::unique_ptr<CompiledScenario>> all_;

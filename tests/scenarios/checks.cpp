@@ -108,6 +108,7 @@ const char* name_of(Ending ending) {
     case Ending::disk: return "disk";
     case Ending::not_begun: return "not begun";
     case Ending::no_place_left: return "no place left";
+    case Ending::state_lost: return "state lost";
     case Ending::wrong: return "wrong";
   }
   return "";

@@ -35,6 +35,7 @@ enum class Ending : std::uint8_t {
   disk,           ///< of a full or failing disk
   not_begun,      ///< a place has said that its process fails, or the disk failed, before all places were ready once
   no_place_left,  ///< after a change to fewer places, all of which are gone for good
+  state_lost,     ///< of machines: no memory has a version with which to go on, and there is no checkpoint
   wrong           ///< for no reason that it had
 };
 const char* name_of(Ending ending);

@@ -102,6 +102,14 @@ Status CompiledScenario::run_undisturbed() {
   undisturbed_ = {{told.evaluations.begin(), told.evaluations.end()}, std::move(told.steps), run.params_hash};
 
   Told own;
+  if (!scenario_.machines.empty()) {
+    SimMachinesOptions calm = machines();
+    calm.session = [&](std::int64_t first) { return session_of(scenario_, first, own); };
+    const SimMachinesOutcome out = simulate_machines(plan_, ops(), user_actors(), calm);
+    TROUPE_TRY(out.job.status);
+    events_ = out.run.events;
+    return {};
+  }
   CommitsEvery commits(scenario_.checkpoint_every, scenario_.steps);
   SimClusterOptions cluster;
   cluster.recovers = true;
@@ -116,6 +124,27 @@ Status CompiledScenario::run_undisturbed() {
   TROUPE_ASSIGN(const SimRun calm, run_simulated(plan_, ops(), user_actors(), session_of(scenario_, 0, own), cluster));
   events_ = calm.events;
   return {};
+}
+
+SimMachinesOptions CompiledScenario::machines() {
+  SimMachinesOptions o;
+  o.machines = scenario_.machines;
+  o.job.machines.count = static_cast<int>(scenario_.nodes);
+  o.job.machines.count_min = static_cast<int>(scenario_.nodes_min);
+  o.job.identity = scenario_.name;
+  o.job.recovers = true;
+  o.job.replaces = scenario_.replace;
+  if (!scenario_.replace) {
+    o.job.replan = [this](const StageWidths& dp) { return plan_of(dp); };
+    o.replan = [this](const Plan& before, std::int64_t places) { return choose(before, places); };
+  }
+  return o;
+}
+
+Expected<Plan> CompiledScenario::plan_of(const StageWidths& dp) {
+  if (const auto it = plans_.find(dp); it != plans_.end()) return it->second;
+  TROUPE_ASSIGN(Plan plan, compile(dp));
+  return plans_[dp] = std::move(plan);
 }
 
 Expected<ChosenPlan> CompiledScenario::choose(const Plan& before, std::int64_t places) {

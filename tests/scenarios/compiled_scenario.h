@@ -43,6 +43,10 @@ class CompiledScenario {
   const Undisturbed& undisturbed() const { return undisturbed_; }
   /// Events of the scenario's own plan, where nothing happens.
   std::int64_t events() const { return events_; }
+  /// The options of a run of the scenario's job on its machines, to which nothing happens.
+  runtime::SimMachinesOptions machines();
+  /// As JobOptions::replan.
+  Expected<runtime::Plan> plan_of(const runtime::StageWidths& dp);
   /// As SimClusterOptions::replan.
   Expected<runtime::ChosenPlan> choose(const runtime::Plan& before, std::int64_t places);
 
@@ -57,6 +61,7 @@ class CompiledScenario {
   const Scenario scenario_;
   runtime::Plan plan_;
   std::vector<runtime::ChosenPlan> changes_;
+  std::map<runtime::StageWidths, runtime::Plan> plans_;
   std::map<std::pair<std::string, std::int64_t>, runtime::ChosenPlan> chosen_;  // by shape before and places
   Undisturbed undisturbed_;
   std::int64_t events_ = 0;

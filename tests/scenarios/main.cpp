@@ -2,6 +2,7 @@
 //
 //   test_scenarios --seeds 1:10000                 # all of them, twice each
 //   test_scenarios --seed 4711                     # one, with its story
+//   test_scenarios --machines --seeds 1:2000       # of jobs on machines
 //   test_scenarios --planted no_sync --seeds 1:1000    # until the planted error is found
 #include <CLI/CLI.hpp>
 
@@ -49,11 +50,20 @@ int run_all(const ScenarioSet& scenarios, const BatchOptions& options) {
 std::vector<std::string> signs_of(Planted planted) {
   switch (planted) {
     case Planted::none: return {};
-    // An order or a vote of a generation before was taken.
-    case Planted::unfenced: return {"the session says ", "which is not open there", "has loss "};
+    // An order, a vote or an answer of a generation before was taken.
+    case Planted::unfenced:
+      return {"the session says ",
+              "which is not open there",
+              "has loss ",
+              "tells of a run that has not begun",
+              "a worker cannot be made",
+              "ASSERT failed"};
     case Planted::no_sync: return {"was told to be committed", "does not load"};
     // Garbage was trained with.
     case Planted::whole_early: return {"ASSERT failed", "is not finite", "has loss ", "params_hash is "};
+    case Planted::claims_newer: return {"of which this place holds no ", "has loss ", "params_hash is "};
+    case Planted::joins_twice: return {"has two agents"};
+    case Planted::two_leaders: return {"has two leaders"};
   }
   return {};
 }
@@ -106,14 +116,18 @@ int main(int argc, char** argv) {
   std::vector<Planted> planted;
   bool debug = false;
   const std::map<std::string, Planted> names = {
-      {"unfenced", Planted::unfenced}, {"no_sync", Planted::no_sync}, {"whole_early", Planted::whole_early}};
+      {"unfenced", Planted::unfenced},       {"no_sync", Planted::no_sync},
+      {"whole_early", Planted::whole_early}, {"claims_newer", Planted::claims_newer},
+      {"joins_twice", Planted::joins_twice}, {"two_leaders", Planted::two_leaders}};
   cli.add_option("--seeds", seeds, "FIRST:LAST, each run twice (default: 1:300); TROUPE_ONE_IN=N runs one in N")
       ->type_name("FIRST:LAST");
   auto* one = cli.add_option("--seed", seed, "one seed, with its story");
   cli.add_option("--scenario", options.scenario, "only this one (default: the seed decides)");
+  cli.add_flag("--machines", options.of_machines, "jobs on machines (tests/scenarios/machines)");
   cli.add_option("--scenarios", folder, "folder of *.toml (default: tests/scenarios)");
   cli.add_option("--planted", planted,
-                 "a planted error, which must be found: unfenced, no_sync, whole_early (repeatable)")
+                 "a planted error, which must be found: unfenced, no_sync, whole_early; with --machines unfenced, "
+                 "claims_newer, joins_twice, two_leaders (repeatable)")
       ->transform(CLI::CheckedTransformer(names))
       ->allow_extra_args(false);
   cli.add_option("--jobs", options.jobs, "processes at a time (default: 2)")->check(CLI::Range(1, 256));
@@ -130,6 +144,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "--seeds {}: expected FIRST:LAST, such as 1:300\n", seeds);
     return 2;
   }
+  if (options.of_machines) folder += "/machines";
   options.first = first;
   // Planted errors are looked for until they are found.
   options.last = planted.empty() ? first + (last - first) / test::one_in() : last;

@@ -7,15 +7,35 @@
 #include <vector>
 
 #include "devices/base/storage.h"
+#include "runtime/launch/sim_machines.h"
 
 namespace troupe::scenarios {
 
 enum class Planted : std::uint8_t {
   none,
-  unfenced,    ///< links that carry messages of any generation (CL-1 one generation is broken)
-  no_sync,     ///< a disk whose sync does nothing (ST-1 synced bytes and ST-2 synced names are broken)
-  whole_early  ///< a memory that takes a group of parameters for whole while an update writes it
+  unfenced,     ///< links that carry messages of any generation (CL-1 one generation is broken)
+  no_sync,      ///< a disk whose sync does nothing (ST-1 synced bytes and ST-2 synced names are broken)
+  whole_early,  ///< a memory that takes a group of parameters for whole while an update writes it
+  // Of jobs on machines:
+  claims_newer,  ///< an agent says that it has kept a version more than it has
+  joins_twice,   ///< an agent's machine joins once more, under another name
+  two_leaders    ///< agents name an older generation than their last one, which a job that begins again takes then
 };
+
+/// What is wrong with the machines of a job then.
+inline runtime::SimMachinesFlaw flaw_of(Planted planted) {
+  using runtime::SimMachinesFlaw;
+  switch (planted) {
+    case Planted::unfenced: return SimMachinesFlaw::unfenced;
+    case Planted::claims_newer: return SimMachinesFlaw::claims_newer;
+    case Planted::joins_twice: return SimMachinesFlaw::joins_twice;
+    case Planted::two_leaders: return SimMachinesFlaw::two_leaders;
+    case Planted::none:
+    case Planted::no_sync:
+    case Planted::whole_early: break;
+  }
+  return SimMachinesFlaw::none;
+}
 
 /// A Storage that does not sync, over one that does. `inner` outlives it and its files.
 class UnsyncedStorage final : public Storage {

@@ -2,6 +2,7 @@
 # Runs seeds of simulated jobs (tests/README.md, "Scenarios"), and checks each against the undisturbed job.
 #
 #   tests/scenarios/run.sh 10000                       # seeds 1 to 10000, twice each
+#   tests/scenarios/run.sh 2000 --machines             # of jobs on several machines
 #   tests/scenarios/run.sh --seed 4711                 # one seed, with its story
 #   tests/scenarios/run.sh --planted no_sync           # seeds 1 to 1000, until the planted error is found
 #

@@ -34,6 +34,19 @@ class Section {
     value = static_cast<Number>(number->get());
   }
 
+  void wholes(const char* key, std::vector<std::int32_t>& value, std::int64_t least, std::int64_t most) {
+    const auto* node = find(key);
+    if (!node) return;
+    const auto* list = node->as_array();
+    for (std::size_t i = 0; list && i < list->size(); ++i) {
+      const auto* number = list->get(i)->as_integer();
+      if (number && number->get() >= least && number->get() <= most)
+        value.push_back(static_cast<std::int32_t>(number->get()));
+      else list = nullptr;
+    }
+    if (!list || list->empty()) fail(key, *node, fmt::format("a list of whole numbers from {} to {}", least, most));
+  }
+
   void flag(const char* key, bool& value) {
     const auto* node = find(key);
     if (!node) return;
@@ -121,11 +134,24 @@ class Section {
 
 std::int64_t sum(const runtime::StageWidths& dp) { return std::accumulate(dp.begin(), dp.end(), std::int64_t{0}); }
 
+/// The same, of a job on machines.
+void check_machines(const Scenario& s, Section& root) {
+  std::int64_t places = 0;
+  for (std::int64_t i = 0; i < s.nodes; ++i) places += s.machines[static_cast<std::size_t>(i)];
+  if (places < s.ranks())
+    root.fail("machines", root.node("machines"), fmt::format("{} places on {} machines", s.ranks(), s.nodes));
+  if (s.spares > 0 || !s.changes.empty() || s.checkpoint_every > 0)
+    root.fail("machines", root.node("machines"), "a job without spares, changes and checkpoints");
+  if (std::all_of(s.machine_weights.begin(), s.machine_weights.end(), [](std::int64_t w) { return w == 0; }))
+    root.fail("machine_faults", root.node("machine_faults"), "a kind of fault with a weight above 0");
+}
+
 /// What one key demands of another.
 void check_together(const Scenario& s, Section& root) {
   if (s.dp.empty()) return root.fail("dp", root.node("dp"), "the dp width of each stage: the key is missing");
   if (s.places() > places_max)
     root.fail("dp", root.node("dp"), fmt::format("at most {} places, spares among them", places_max));
+  if (!s.machines.empty()) return check_machines(s, root);
   for (const auto& dp : s.changes)
     if (sum(dp) * s.tp > s.places())
       root.fail("changes", root.node("changes"), fmt::format("shapes for at most {} places", s.places()));
@@ -165,6 +191,31 @@ const char* name_of(FaultKind kind) {
     case FaultKind::disk_stop: return "disk_stop";
     case FaultKind::disk_full: return "disk_full";
     case FaultKind::disk_error: return "disk_error";
+  }
+  return "";
+}
+
+const char* name_of(runtime::SimMachineFault::Kind kind) {
+  using Kind = runtime::SimMachineFault::Kind;
+  switch (kind) {
+    case Kind::kill: return "kill";
+    case Kind::crash: return "crash";
+    case Kind::hang: return "hang";
+    case Kind::pause: return "pause";
+    case Kind::blip: return "blip";
+    case Kind::machine_lost: return "machine_lost";
+    case Kind::replaced: return "replaced";
+    case Kind::agent_killed: return "agent_killed";
+    case Kind::frozen: return "frozen";
+    case Kind::cut_off: return "cut_off";
+    case Kind::cut_to: return "cut_to";
+    case Kind::cut_from: return "cut_from";
+    case Kind::delayed: return "delayed";
+    case Kind::apart: return "apart";
+    case Kind::joins: return "joins";
+    case Kind::job_lost: return "job_lost";
+    case Kind::job_stopped: return "job_stopped";
+    case Kind::interrupt: return "interrupt";
   }
   return "";
 }
@@ -219,6 +270,15 @@ Expected<Scenario> parse_scenario(std::string_view text, const std::string& file
     root.flag("replace", s.replace);
     root.whole("copies", s.copy_every, 1, 1000);
     root.shapes("changes", s.changes);
+    root.wholes("machines", s.machines, 1, 6);
+    s.nodes = std::ssize(s.machines);
+    root.whole("nodes", s.nodes, 1, s.nodes);
+    root.whole("min_nodes", s.nodes_min, 1, 6);
+    root.section("machine_faults", [&](Section& faults) {
+      faults.whole("most", s.faults_most, 1, 8);
+      for (std::size_t i = 0; i < machine_fault_kinds; ++i)
+        faults.whole(name_of(static_cast<runtime::SimMachineFault::Kind>(i)), s.machine_weights[i], 0, 1000);
+    });
     root.section("model", [&](Section& model) {
       model.whole("width", s.width, 2, 1024);
       model.whole("hidden", s.hidden, 2, 1024);

@@ -9,6 +9,8 @@
 //   most = 3                   # of one job; kinds by weight:
 //   kill = 4
 //   hang = 1
+//
+// A job on several machines (runtime/launch/sim_machines.h) has `machines` and [machine_faults] instead of [faults].
 #pragma once
 
 #include <array>
@@ -19,6 +21,7 @@
 
 #include "devices/base/status.h"
 #include "placement/mesh.h"
+#include "runtime/launch/sim_machines.h"
 #include "runtime/plan/pipeline_schedule.h"
 #include "runtime/search/shapes.h"
 
@@ -57,6 +60,12 @@ bool is_of_two(FaultKind kind);
 /// It hits the machine, or its disk.
 bool is_of_disk(FaultKind kind);
 
+/// What may happen to a job on machines: SimMachineFault::Kind, by the same order.
+inline constexpr std::size_t machine_fault_kinds = static_cast<std::size_t>(runtime::SimMachineFault::Kind::interrupt) +
+                                                   1;
+/// The key of a kind in a file: "cut_off".
+const char* name_of(runtime::SimMachineFault::Kind kind);
+
 struct Scenario {
   std::string name;  ///< of the file, without its folder and ".toml"
   runtime::StageWidths dp;
@@ -72,6 +81,10 @@ struct Scenario {
   std::int64_t checkpoint_every = 0;          ///< steps; 0: the job saves no checkpoints
   std::int64_t faults_most = 2;
   std::array<std::int64_t, fault_kinds> weights{};  ///< by FaultKind
+  std::vector<std::int32_t> machines;  ///< places of each; empty: the job is on one machine, and has `weights`
+  std::int64_t nodes = 0;              ///< of these so many have the job; the others wait
+  std::int64_t nodes_min = 1;          ///< with which a job goes on that does not replace what it has lost
+  std::array<std::int64_t, machine_fault_kinds> machine_weights{};
 
   std::int64_t weight(FaultKind kind) const { return weights[static_cast<std::size_t>(kind)]; }
   std::int64_t ranks() const;

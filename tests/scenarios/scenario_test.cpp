@@ -84,3 +84,21 @@ TEST_CASE("all scenarios of this folder are good") {
   CHECK(all->size() >= 10);
   CHECK(read_scenarios(TROUPE_SOURCE_DIR "/tests/none").status().message().find("cannot read the folder") == 0);
 }
+
+TEST_CASE("a scenario of machines names their places and faults, and all of its folder are good") {
+  const auto all = read_scenarios(TROUPE_SOURCE_DIR "/tests/scenarios/machines");
+  REQUIRE_MESSAGE(all.ok(), all.status().message());
+  CHECK(all->size() >= 8);
+  const std::string faults = "[machine_faults]\ncut_off = 1\n";
+  const auto s = parse_scenario("dp = [2]\nmachines = [1, 1, 2]\nnodes = 2\n" + faults, "any.toml");
+  REQUIRE_MESSAGE(s.ok(), s.status().message());
+  CHECK(s->machines == std::vector<std::int32_t>{1, 1, 2});
+  CHECK(s->nodes == 2);
+  CHECK(s->machine_weights[static_cast<std::size_t>(runtime::SimMachineFault::Kind::cut_off)] == 1);
+  CHECK(error_of("dp = [3]\nmachines = [1, 1, 2]\nnodes = 2\n" + faults).find("expected 3 places on 2 machines") !=
+        std::string::npos);
+  CHECK(error_of("dp = [2]\nmachines = [2]\n").find("key 'machine_faults': expected a kind of fault") !=
+        std::string::npos);
+  CHECK(error_of("dp = [2]\nmachines = [0]\n" + faults).find("expected a list of whole numbers from 1 to 6") !=
+        std::string::npos);
+}

@@ -11,6 +11,7 @@
 #include "runtime/launch/sim_place.h"
 #include "runtime/session/checkpoint_tracker.h"
 #include "tests/scenarios/disturbed_checkpoints.h"
+#include "tests/scenarios/machine_seed.h"
 
 namespace troupe::scenarios {
 
@@ -196,6 +197,9 @@ void Counts::add(const Counts& o) {
   repeated_steps += o.repeated_steps, begun_again += o.begun_again;
   for (std::size_t i = 0; i < faults.size(); ++i) faults[i] += o.faults[i], hits[i] += o.hits[i];
   for (std::size_t i = 0; i < endings.size(); ++i) endings[i] += o.endings[i];
+  processes_lost += o.processes_lost;
+  for (std::size_t i = 0; i < machine_faults.size(); ++i)
+    machine_faults[i] += o.machine_faults[i], machine_hits[i] += o.machine_hits[i];
   slowest_virtual_ns = std::max(slowest_virtual_ns, o.slowest_virtual_ns);
 }
 
@@ -203,7 +207,12 @@ std::string text(const Counts& n) {
   std::string out = "faults that hit, of those drawn:";
   for (std::size_t i = 0; i < n.faults.size(); ++i)
     if (n.faults[i] > 0) out += fmt::format(" {} {}/{},", name_of(static_cast<FaultKind>(i)), n.hits[i], n.faults[i]);
+  using Kind = SimMachineFault::Kind;
+  for (std::size_t i = 0; i < n.machine_faults.size(); ++i)
+    if (n.machine_faults[i] > 0)
+      out += fmt::format(" {} {}/{},", name_of(static_cast<Kind>(i)), n.machine_hits[i], n.machine_faults[i]);
   out.back() = '\n';
+  if (n.processes_lost > 0) out += fmt::format("processes of jobs that were lost: {}\n", n.processes_lost);
   out += fmt::format(
       "incidents: {} ({} planned, {} in another shape); from memory {}, from a checkpoint {}, from initial values {}; "
       "{} steps repeated\n",
@@ -219,6 +228,7 @@ std::string text(const Counts& n) {
 }
 
 SeedRun run_seed(CompiledScenario& scenario, std::uint64_t seed, Planted planted) {
+  if (!scenario.scenario().machines.empty()) return run_machine_seed(scenario, seed, planted);
   return Run(scenario, seed, planted).run();
 }
 

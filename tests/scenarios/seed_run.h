@@ -18,8 +18,12 @@ struct Counts {
   std::int64_t begun_again = 0;                    ///< jobs that had finished, from their newest checkpoint
   std::array<std::int64_t, fault_kinds> faults{};  ///< drawn, by FaultKind
   std::array<std::int64_t, fault_kinds> hits{};    ///< of these: that have found something to disturb
-  std::array<std::int64_t, 8> endings{};           ///< of starts, by Ending
+  std::array<std::int64_t, 9> endings{};           ///< of starts, by Ending
   std::int64_t slowest_virtual_ns = 0;             ///< of a start
+  // Of jobs on machines:
+  std::int64_t processes_lost = 0;                                 ///< of the job
+  std::array<std::int64_t, machine_fault_kinds> machine_faults{};  ///< drawn, by SimMachineFault::Kind
+  std::array<std::int64_t, machine_fault_kinds> machine_hits{};
   void add(const Counts& other);
 };
 /// Several lines for people.

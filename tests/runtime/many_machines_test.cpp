@@ -1,0 +1,43 @@
+// A job on many machines: what it says to each agent as they come together, and hears of it.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "tests/runtime/mlp.h"
+#include "tests/runtime/stub_machines.h"
+
+using namespace mlp;
+
+namespace {
+
+Plan plan_of_replicas(std::int64_t replicas) {
+  Shape_ shape;
+  shape.microbatches = replicas;
+  shape.width = shape.hidden = 4;
+  shape.layers = 1;
+  CompileOptions o;
+  o.stages = stage_meshes({replicas});
+  o.keeps_version = true;
+  auto plan = compile(graph(ops(), shape), o);
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  return *std::move(plan);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "what a job and an agent say to each other until the job runs is as many messages on 16, 64 and 1,500 machines") {
+  for (const auto& [machines, places] : {std::pair(16, 4), {64, 4}, {1500, 1}}) {
+    CAPTURE(machines);
+    const Plan plan = plan_of_replicas(std::int64_t{machines} * places);
+    const troupe::test::StubMachines all(plan, machines, places);
+    REQUIRE(all.coordinator().runs());
+    // To each: Welcome, TellPlan, Enter, Connect, Remember, and for each place StartPlace and three orders of the first
+    // steps. Of each place: that it was started, its address, that it is ready.
+    const auto& m = all.machines();
+    const auto as_due = std::count_if(m.begin(), m.end(), [places = places](const auto& one) {
+      return one.messages_to_agent == 5 + 4 * places && one.messages_to_job == 3 * places;
+    });
+    CHECK(as_due == machines);
+  }
+}
