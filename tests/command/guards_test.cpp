@@ -41,7 +41,7 @@ TEST_CASE(
   WaitingRun w;
   if (!w.machines.ok) return skip(Machines::why_not);
   w.mesh = "pp=2";
-  w.steps = {"--steps", "2000", "--set", "schedule.batch=8"};
+  w.steps = {"--steps", "500", "--set", "schedule.batch=8"};
   w.begin({"--guard-every", std::to_string(within)});
   Run third(w.job.agent(2));
   const std::string idle = "without a worker: ";
@@ -66,7 +66,7 @@ TEST_CASE("moments that ZeRO divides over machines are guarded, with the K that 
     CAPTURE(on);
     WaitingRun w;
     if (!w.machines.ok) return skip(Machines::why_not);
-    w.steps = {"--steps", "1200", "--set", "schedule.batch=8"};
+    w.steps = {"--steps", "300", "--set", "schedule.batch=8"};
     std::vector<std::string> more{"--zero", "1"};
     if (!on) more.insert(more.end(), {"--guard-every", "off"});
     w.begin(more);
