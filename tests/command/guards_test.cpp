@@ -15,17 +15,6 @@ using namespace troupe::test;
 
 namespace {
 
-std::string ps_of(const std::string& out) { return run(troupe_command({"ps", out})).out; }
-
-/// Waits until the run says so of itself.
-bool says(const std::string& out, const std::string& words) {
-  for (int i = 0; i < 300; ++i) {
-    if (ps_of(out).find(words) != std::string::npos) return true;
-    ::usleep(100'000);
-  }
-  return false;
-}
-
 void check_from_guard(const nlohmann::json& incident, int within) {
   INFO(incident.dump());
   CHECK(incident["from"] == "guard");
@@ -41,17 +30,19 @@ TEST_CASE(
   WaitingRun w;
   if (!w.machines.ok) return skip(Machines::why_not);
   w.mesh = "pp=2";
-  w.steps = {"--steps", "500", "--set", "schedule.batch=8"};
+  w.steps = {"--steps", "300", "--set", "schedule.batch=8", "--set", "eval.every=0"};
   w.begin({"--guard-every", std::to_string(within)});
   Run third(w.job.agent(2));
   const std::string idle = "without a worker: ";
-  REQUIRE(says(w.job.out, idle + w.machines.name(2)));
-  REQUIRE(says(w.job.out, "newest guard of step"));
+  REQUIRE(w.says(idle + w.machines.name(2)));
+  REQUIRE(w.says("newest guard of step"));
   w.there->send_to_group(SIGKILL);
   for (int i = 0; i < 300 && incidents_of(w.job.out).empty(); ++i) ::usleep(100'000);
+  // Ten steps of the new generation: the guard that is told of is its own.
+  REQUIRE(w.command->wait_for_lines(w.job.out + "/metrics.jsonl", count_lines(w.job.out + "/metrics.jsonl") + 10));
   Run again(w.job.agent(1));
-  REQUIRE(says(w.job.out, idle + w.machines.name(1)));
-  REQUIRE(says(w.job.out, "newest guard of step"));
+  REQUIRE(w.says(idle + w.machines.name(1)));
+  REQUIRE(w.says("newest guard of step"));
   third.send_to_group(SIGKILL);
   w.check_end();
   const auto incidents = incidents_of(w.job.out);
@@ -66,14 +57,14 @@ TEST_CASE("moments that ZeRO divides over machines are guarded, with the K that 
     CAPTURE(on);
     WaitingRun w;
     if (!w.machines.ok) return skip(Machines::why_not);
-    w.steps = {"--steps", "300", "--set", "schedule.batch=8"};
+    w.steps = {"--steps", "200", "--set", "schedule.batch=8", "--set", "eval.every=0"};
     std::vector<std::string> more{"--zero", "1"};
     if (!on) more.insert(more.end(), {"--guard-every", "off"});
     w.begin(more);
     Run third(w.job.agent(2));
-    REQUIRE(says(w.job.out, "without a worker: " + w.machines.name(2)));
-    if (on) REQUIRE(says(w.job.out, "newest guard of step"));
-    else CHECK(ps_of(w.job.out).find("guard") == std::string::npos);
+    REQUIRE(w.says("without a worker: " + w.machines.name(2)));
+    if (on) REQUIRE(w.says("newest guard of step"));
+    else CHECK(run(troupe_command({"ps", w.job.out})).out.find("guard") == std::string::npos);
     w.there->send_to_group(SIGKILL);
     w.check_end();
     const auto incident = the_incident(w.job.out);
