@@ -112,7 +112,7 @@ struct WaitingRun {
     CHECK(count_lines(job.out + "/metrics.jsonl") == before);
   }
   void check_end() {
-    const Outcome o = command->wait(120);
+    const Outcome o = command->wait(240);
     INFO(o.err);
     CHECK(o.code == runtime::exit_ok);
     CHECK(told_by(job.out) == told_alone(steps));

@@ -25,7 +25,7 @@ inline std::string told_by(const std::string& out) {
 }
 
 /// Of the same run on this machine, with one worker.
-inline std::string told_alone(std::vector<std::string> more, double limit_s = 30) {
+inline std::string told_alone(std::vector<std::string> more, double limit_s = 150) {
   TempDir dir;
   more.push_back("--quiet");
   check_success(run(train(dir / "out", more), limit_s));
