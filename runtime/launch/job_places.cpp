@@ -274,7 +274,7 @@ void JobPlaces::set_aside(PlaceId place) {
   const std::int64_t now_ns = turned_ns_;
   Aside& aside = aside_[m.name];
   const bool anew = now_ns - aside.since_ns > 2 * aside.wait_ns + 2 * most_ns;
-  aside = {now_ns, anew ? first_ns : std::min(2 * aside.wait_ns, most_ns)};
+  aside = {now_ns, anew ? first_ns : std::clamp(2 * aside.wait_ns, first_ns, most_ns)};
   lose(at(place).machine, Status(Code::unavailable, "it is set aside"));
 }
 
