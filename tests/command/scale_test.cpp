@@ -180,7 +180,11 @@ TEST_CASE("a run whose mesh has nothing to give up ends with the loss, and says 
 
 TEST_CASE("a run that gives up says what to do in its first line (CR-4 giving up)") {
   TempDir dir;
-  const auto o = run(elastic(dir / "run", "dp=2", {"--worker-prefix", "timeout -s KILL 0.03"}));
+  auto o = run(elastic(dir / "run", "dp=2", {"--worker-prefix", "timeout -s KILL 0.03"}));
+  // Who kills a worker from outside, while UCX makes its files and has not unlinked them yet, leaves them.
+  std::erase_if(o.left, [](const std::string& what) {
+    return what.starts_with("/dev/shm/ucx_shm_posix_") && std::filesystem::remove(what);
+  });
   check_failure(o, exit_do_not_requeue, {"the last one"});  // of incidents, or of generations without an act
   const std::string first = o.err.substr(0, o.err.find('\n', o.err.find("the last one")));
   CHECK_MESSAGE(first.find("If something outside the run took the workers, start it again") != std::string::npos,
