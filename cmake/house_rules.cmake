@@ -75,6 +75,7 @@ rule("no random device" "random_device|randombytes|${no_name}s?rand\\(|getrandom
 rule("no sleep" "sleep_(for|until)${no_name}|${no_name}u?sleep\\(|nanosleep|${no_name}::p?poll\\(|epoll_|${no_name}::p?select\\(|timerfd_"
   devices/paced/paced_device.cpp   "each task sleeps its modelled time"
   runtime/worker/injection.cpp     "a drill makes acts slow"
+  runtime/store/file_store.cpp     "between looks at a folder that another machine may change"
   comm/ucx/progress_thread.h       "sleeps in poll while the network is idle"
   comm/ucx/progress_thread.cpp     "the same"
   comm/ucx/ucx_transport.cpp       "between looks at requests that are being cancelled"
