@@ -7,9 +7,10 @@
 
 #include <filesystem>
 #include <map>
-#include <set>
+#include <span>
 #include <thread>
 
+#include "checkpoint/checksum.h"
 #include "devices/files/file_storage.h"
 #include "devices/sim/sim_storage.h"
 #include "runtime/store/claim_text.h"
