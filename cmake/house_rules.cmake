@@ -76,6 +76,7 @@ rule("no sleep" "sleep_(for|until)${no_name}|${no_name}u?sleep\\(|nanosleep|${no
   devices/paced/paced_device.cpp   "each task sleeps its modelled time"
   runtime/worker/injection.cpp     "a drill makes acts slow"
   runtime/store/file_store.cpp     "between looks at a folder that another machine may change"
+  runtime/store/etcd_gateway.cpp   "between rounds of asking members that do not answer"
   comm/ucx/progress_thread.h       "sleeps in poll while the network is idle"
   comm/ucx/progress_thread.cpp     "the same"
   comm/ucx/ucx_transport.cpp       "between looks at requests that are being cancelled"
@@ -86,11 +87,11 @@ set(calls "open|openat|creat|memfd_create|shm_open|shmget|socket|socketpair|pipe
 rule("no file or socket" "std::[io]?fstream|std::filesystem|${no_name}f(re)?open\\(|[^a-zA-Z0-9_>]::(${calls})\\("
   comm/ucx/ucx_errors.cpp           "which network adapters the host has"
   devices/files/file_storage.cpp   "the production Storage"
+  devices/files/secret_file.cpp    "whose a file is, and who may read it"
   devices/host_memory.cpp          "how much memory the machine has left"
   runtime/agents/launcher.cpp      "control links and logs of worker processes"
   runtime/agents/agent_process.cpp "which program this is"
   runtime/agents/connection.cpp    "between a job and its agents"
-  runtime/agents/token.cpp         "the file of a token"
   runtime/launch/job_socket.cpp    "by which other processes ask the job"
   runtime/launch/worker_process.cpp "what the kernel says of its peak memory")
 

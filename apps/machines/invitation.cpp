@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "devices/base/clock.h"
+#include "devices/files/secret_file.h"
 #include "devices/process/end_signals.h"
 #include "devices/process/poll_set.h"
 #include "runtime/agents/token.h"
@@ -86,7 +87,7 @@ Expected<Invitation> await_invitation(const std::string& path, int wait_s) {
     // A network file system asks its server anew when a folder is opened, and not when a name is looked up.
     if (DIR* folder = ::opendir(folder_of(path).c_str())) ::closedir(folder);
     if (::access(path.c_str(), F_OK) == 0) {
-      TROUPE_ASSIGN(const std::string text, runtime::read_secret(path));
+      TROUPE_ASSIGN(const std::string text, read_secret(path, "the token"));
       return parse_invitation(text, path);
     }
     if (clock.now_ns() >= until_ns)

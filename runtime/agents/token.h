@@ -18,9 +18,6 @@ using TokenKey = std::array<std::byte, 32>;
 /// thought up (`head -c 32 /dev/urandom | base64`).
 inline constexpr std::size_t token_chars_least = 32;
 
-/// The text of a file that its owner alone may read, which is this user. Error (`io`): it cannot be read; (`invalid`):
-/// it is another user's, or others may read it or change it; it is longer than 4,096 bytes.
-Expected<std::string> read_secret(const std::string& path);
 /// The token in a file: its text, without the spaces and ends of lines around it. Error (`io`): it cannot be read;
 /// (`invalid`) others than its owner may read it, or change it; it is short, or longer than 4,096 bytes.
 Expected<TokenKey> read_token(const std::string& path);

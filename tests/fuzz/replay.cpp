@@ -18,15 +18,14 @@ extern "C" int fuzz_handshake(const std::uint8_t* data, std::size_t size);
 extern "C" int fuzz_to_worker(const std::uint8_t* data, std::size_t size);
 extern "C" int fuzz_from_worker(const std::uint8_t* data, std::size_t size);
 extern "C" int fuzz_agent_messages(const std::uint8_t* data, std::size_t size);
+extern "C" int fuzz_store(const std::uint8_t* data, std::size_t size);
 
 namespace {
 
 using Target = int (*)(const std::uint8_t* data, std::size_t size);
-const std::map<std::string, Target> targets = {{"frames", fuzz_frames},
-                                               {"handshake", fuzz_handshake},
-                                               {"to_worker", fuzz_to_worker},
-                                               {"from_worker", fuzz_from_worker},
-                                               {"agent_messages", fuzz_agent_messages}};
+const std::map<std::string, Target> targets = {
+    {"frames", fuzz_frames},           {"handshake", fuzz_handshake},           {"to_worker", fuzz_to_worker},
+    {"from_worker", fuzz_from_worker}, {"agent_messages", fuzz_agent_messages}, {"store", fuzz_store}};
 
 int fail(const std::string& why) {
   std::fprintf(stderr, "test_fuzz: %s\n", why.c_str());

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fuzzes what reads bytes that others may have made: manifests, headers of safetensors files, and all that comes over a
-# link: frames, handshakes, and the messages of jobs, workers and agents. libFuzzer under AddressSanitizer and
+# link: frames, handshakes, and the messages of jobs, workers and agents; and what a store holds and answers. libFuzzer under AddressSanitizer and
 # UndefinedBehaviorSanitizer; no part of the ordinary build. Wants clang (Debian: clang, libclang-rt-dev).
 #
 #   tests/fuzz/run.sh [SECONDS for each (600)] [TARGET ... (all)]
@@ -13,14 +13,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 seconds=${1:-600}
 files=(manifest safetensors)
 links=(frames handshake from_worker agent_messages to_worker)
+stores=(store)
 targets=("${@:2}")
-[ ${#targets[@]} -gt 0 ] || targets=("${files[@]}" "${links[@]}")
+[ ${#targets[@]} -gt 0 ] || targets=("${files[@]}" "${links[@]}" "${stores[@]}")
 build=build-fuzz
 flags=(-std=c++20 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -I. "-I$build")
-libraries=(-lcapnp -lkj -lfmt -lsodium -lspdlog -lpthread)
+libraries=(-lcapnp -lkj -lfmt -lsodium -lxxhash -lspdlog -lpthread)
 
 for target in "${targets[@]}"; do
-  [ -e "tests/fuzz/${target}_fuzz.cpp" ] || { echo "fuzz: no target '$target': expected ${files[*]} ${links[*]}" >&2; exit 2; }
+  [ -e "tests/fuzz/${target}_fuzz.cpp" ] || { echo "fuzz: no target '$target': expected ${files[*]} ${links[*]} ${stores[*]}" >&2; exit 2; }
 done
 chosen() { [[ " ${targets[*]} " == *" $1 "* ]]; }
 
@@ -67,10 +68,15 @@ for target in "${links[@]}"; do
   break
 done
 
+if chosen store; then
+  compile stores devices/base/{check,status}.cpp checkpoint/checksum.cpp runtime/store/{base64,claim_text,etcd_messages,store_url}.cpp
+fi
+
 status=0
 for target in "${targets[@]}"; do
   chosen_library=links
   [[ " ${files[*]} " == *" $target "* ]] && chosen_library=files
+  [[ " ${stores[*]} " == *" $target "* ]] && chosen_library=stores
   link "$chosen_library" "$target"
   inputs=("$build/$target")
   mkdir -p "$build/$target"

@@ -9,7 +9,12 @@
 
 #include "runtime/store/store.h"
 
-namespace troupe::runtime::test {
+namespace troupe::test {
+
+using runtime::Claim;
+using runtime::record_bytes_max;
+using runtime::Store;
+using runtime::StoredClaim;
 
 /// A store of the same job in another process.
 using OpenStore = std::function<std::unique_ptr<Store>()>;
@@ -104,4 +109,4 @@ inline void check_contract(const OpenStore& open) {
   CHECK(second->withdraw().ok());
 }
 
-}  // namespace troupe::runtime::test
+}  // namespace troupe::test

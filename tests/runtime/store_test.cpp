@@ -21,10 +21,7 @@
 
 using namespace troupe;
 using namespace troupe::runtime;
-using namespace troupe::runtime::test;
-using troupe::test::read_text;
-using troupe::test::TempDir;
-using troupe::test::write_text;
+using namespace troupe::test;
 
 namespace {
 
