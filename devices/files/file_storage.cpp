@@ -216,9 +216,9 @@ Expected<std::unique_ptr<FolderLock>> FileStorage::lock_dir(const std::string& p
   Descriptor folder(path, O_RDONLY | O_DIRECTORY);
   if (!folder.ok()) return failure(errno, "lock the folder", path);
   const int error = uninterrupted([&] { return ::flock(folder.get(), LOCK_EX | LOCK_NB); }) == 0 ? 0 : errno;
-  if (error == EWOULDBLOCK)
+  if (error == EWOULDBLOCK && locks_ == Locks::exclude)
     return Status(Code::unavailable, "cannot lock the folder '" + path + "': another process has it");
-  if (error != 0 && !has_no_locks(error)) return failure(error, "lock the folder", path);
+  if (error != 0 && error != EWOULDBLOCK && !has_no_locks(error)) return failure(error, "lock the folder", path);
   return std::unique_ptr<FolderLock>(new PosixLock(std::move(folder), error == 0));
 }
 

@@ -10,6 +10,11 @@ namespace troupe {
 
 class FileStorage final : public Storage {
  public:
+  enum class Locks : std::uint8_t {
+    exclude,
+    may_be_held  ///< lock_dir() succeeds, without the lock, where another process has it: the caller knows better
+  };
+  explicit FileStorage(Locks locks = Locks::exclude) : locks_(locks) {}
   Expected<std::unique_ptr<File>> create(const std::string& path, Access access) override;
   Expected<std::unique_ptr<File>> open(const std::string& path, Access access) override;
   Status make_dir(const std::string& path) override;
@@ -18,6 +23,9 @@ class FileStorage final : public Storage {
   Status sync_dir(const std::string& path) override;
   Expected<std::unique_ptr<FolderLock>> lock_dir(const std::string& path) override;
   Expected<std::vector<DirEntry>> list(const std::string& path) override;
+
+ private:
+  Locks locks_;
 };
 
 }  // namespace troupe

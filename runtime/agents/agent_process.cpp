@@ -53,7 +53,8 @@ class AgentService {
   Status run() {
     for (std::size_t attempt = 0;; ++attempt) {
       const std::int64_t deadline_ns = life_.connects(clock_.now_ns());
-      if (auto fd = connect_to(options_.join, attempt); fd.ok()) {
+      if (options_.where) at_ = options_.where->address();
+      if (auto fd = at_.ok() ? connect_to(*at_, attempt) : Expected<int>(at_.status()); fd.ok()) {
         connection_.emplace(*fd, Handshake::End::joins, options_.token);
         while (!life_.over()) turn(deadline_ns);
         connection_.reset();
@@ -66,6 +67,7 @@ class AgentService {
       PollSet pause;
       ends_.watch(pause);
       if (pause.wait(static_cast<int>(AgentLife::retry_ns / ms))) pause.serve();
+      if (options_.where) options_.where->turn(hears());
       TROUPE_TRY(ends_.due(false, clock_.now_ns()));
     }
   }
@@ -78,14 +80,23 @@ class AgentService {
     });
     life_.agent().watch(set);
     ends_.watch(set);
+    if (options_.where) set.add(options_.where->fd(), POLLIN, [](short) {});  // look_at_leader()
     constexpr std::int64_t poll_ns = 200 * ms;
     const std::int64_t wait_ns = life_.is_taken() ? std::min(poll_ns, life_.budget_ns() / 8) : poll_ns;
     if (!set.wait(static_cast<int>(wait_ns / ms))) return;
     set.serve();
     life_.turn(clock_.now_ns());
+    if (options_.where) look_at_leader();
     if (const Status s = ends_.due(life_.is_taken(), clock_.now_ns()); !s.ok()) life_.breaks(s, true);
     if (!connection_->open() && clock_.now_ns() >= deadline_ns)
       life_.breaks(Status(Code::unavailable, "it has not answered"));
+  }
+
+  /// Leaves a leader whose place another one has taken.
+  void look_at_leader() {
+    options_.where->turn(hears());
+    const auto now = options_.where->address();
+    if (now.ok() && *now != *at_) life_.breaks(Status(Code::unavailable, "its leader is now at " + *now));
   }
 
   void serve() {
@@ -93,6 +104,8 @@ class AgentService {
     std::deque<std::vector<std::byte>> messages;
     const Status s = connection_->serve(messages);
     life_.heard(clock_.now_ns());
+    if (connection_->open()) heard_ns_ = clock_.now_ns();
+    if (life_.is_taken()) silent_ns_ = life_.budget_ns();
     if (!known && connection_->open()) life_.opened(clock_.now_ns());
     for (const auto& message : messages) {
       const auto order = decode_to_agent(message);
@@ -117,6 +130,11 @@ class AgentService {
   const AgentOptions& options_;
   AgentEnds& ends_;
   const SteadyClock clock_;
+  bool hears() const { return heard_ns_ >= 0 && clock_.now_ns() - heard_ns_ < silent_ns_; }
+
+  Expected<std::string> at_ = options_.join;  // where the job is
+  std::int64_t heard_ns_ = -1;                // when it has said something for the last time
+  std::int64_t silent_ns_ = 2'000 * ms;       // for so long it may say nothing
   std::optional<Connection> connection_;
   AgentLife life_;
 };

@@ -10,8 +10,22 @@
 
 namespace troupe::runtime {
 
+/// Where an agent finds its job, whose leader may be lost and taken the place of by another machine's.
+class JobAddress {
+ public:
+  virtual ~JobAddress() = default;
+  /// HOST:PORT. Error (`unavailable`): nobody leads the job now, or it is not known who does.
+  virtual Expected<std::string> address() = 0;
+  /// Readable when address() may return something else than before.
+  virtual int fd() const = 0;
+  /// The agent has waited, and goes on: several times a second. `hears`: the process at address() has said something
+  /// within the time for which it may be silent.
+  virtual void turn(bool hears) { (void)hears; }
+};
+
 struct AgentOptions {
-  std::string join;  ///< HOST:PORT of the job
+  std::string join;             ///< HOST:PORT of the job
+  JobAddress* where = nullptr;  ///< instead of `join`, which is for people then: what the job is called
   TokenKey token{};
   std::string machine;            ///< what people call it, such as its host name
   std::int32_t places = 1;        ///< how many it takes

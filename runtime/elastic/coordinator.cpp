@@ -63,7 +63,18 @@ void Coordinator::started(std::int64_t now_ns) {
   last_heard_ns_ = now_ns;
   if (incident_) incident_->down_ns = incident_->last_down_ns = incident_->left_ns = now_ns;
   for (Pulse& p : pulses_) p.heard_ns = now_ns + start_may_take_ns();
-  if (!over_) send_all(Enter{});
+  if (!over_ && phase_ == Phase::entering) send_all(Enter{});
+}
+
+void Coordinator::begin_without(std::span<const PlaceId> lost) {
+  REQUIRE(options_.left && options_.replan, lost.size());
+  for (const PlaceId place : lost) {
+    gone_.insert(place);
+    incident_->lost.push_back(static_cast<std::int32_t>(place));
+  }
+  // All have left the generation that the process of the job before was in.
+  for (Rank r = 0; r < plan_->workers(); ++r) quiesced_.insert(r);
+  phase_ = Phase::leaving;
 }
 
 Rank Coordinator::rank_of(PlaceId place) const {
@@ -241,6 +252,7 @@ std::int64_t Coordinator::wakes_ns() const {
     waited = *place_wait_began_ns_ +
              (may_return ? std::min(waits_.return_ns, options_.wait_for_places_ns) : options_.wait_for_places_ns);
   }
+  if (claim_wait_began_ns_) waited = std::min(waited, *claim_wait_began_ns_ + claim_may_take_ns());
   return std::min({stall, leave, suspicion_ ? suspicion_->until_ns : stall, killed_end_at_ns(), waited});
 }
 
@@ -286,6 +298,7 @@ JobState Coordinator::state() const {
   const char* phases[] = {"leaves", "enters", "runs"};
   const std::string phase = phases[static_cast<int>(phase_)];
   s.phase = waits_for_places()         ? "waits for machines"
+            : claim_wait_began_ns_     ? "waits for its store"
             : !begun_                  ? "begins"
             : phase_ != Phase::running ? "recovers"
             : session_->finished()     ? "ends"
@@ -398,6 +411,8 @@ void Coordinator::enter_next_phase(std::int64_t now_ns) {
   if (phase_ == Phase::leaving && all(quiesced_)) {
     if (lacks_places(now_ns)) return wait_for_places(now_ns);
     place_wait_began_ns_.reset();
+    if (!claimed_) return wait_for_claim(now_ns);
+    claim_wait_began_ns_.reset();
     enter_places(now_ns);
   }
   if (over_) return;

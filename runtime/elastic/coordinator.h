@@ -34,7 +34,9 @@
 //         the others have all of the state. Until the next commit that is one incident, however often it is tried
 //         again, for wait_for_places_ns at most;
 //   CR-8  (end of the killed) a process that has not ended within five times detect_ns, or 30 seconds, of being killed
-//         (a debugger, a driver or a disk holds it) is lost for good, and its memory with it: it may still write there.
+//         (a debugger, a driver or a disk holds it) is lost for good, and its memory with it: it may still write there;
+//   CR-9  (one leader) of a job with a store, a generation is entered only when the store has given it to this job's
+//         process; once another one leads the job, this one ends.
 #pragma once
 
 #include <algorithm>
@@ -156,6 +158,10 @@ struct CoordinatorOptions {
   /// the job keeps its shape. REQUIRES of the plan that it keeps versions or copies as the plan before, and has its
   /// parameters.
   std::function<Expected<ChosenPlan>(const Plan& before, std::int64_t places)> replan;
+  /// Asks the job's store for a generation that is about to be entered (CR-9 one leader), as places leave the one
+  /// before: claimed() follows once the store has given it, superseded() where another process leads the job. Null:
+  /// no other process can.
+  std::function<void(JobGeneration)> claim;
   /// Asked before places leave a generation for the next one, in which they open their inputs anew. Error: an input is
   /// no longer what it was, and the job ends with exit_data.
   std::function<Status()> inputs_unchanged;
@@ -202,6 +208,9 @@ class Coordinator {
   const Plan& plan() const { return *plan_; }
   /// The rank that a place has in that plan; -1: it has none.
   Rank rank_of(PlaceId place) const;
+  /// The job goes on for one whose process is lost, and these of its places are lost with their machines: it begins as
+  /// after an incident, with another plan. REQUIRES: CoordinatorOptions::left, and before started().
+  void begin_without(std::span<const PlaceId> lost);
   /// The processes of the places have been started, and know plan and rank: they enter.
   void started(std::int64_t now_ns);
   /// A message has come (CL-1 one generation).
@@ -242,6 +251,13 @@ class Coordinator {
   bool waits_for_places() const { return place_wait_began_ns_.has_value(); }
   /// How many places the next generation takes, where lost ones are replaced.
   std::int64_t needs_places() const;
+  /// The store has given the job this generation (CoordinatorOptions::claim).
+  void claimed(JobGeneration generation) { claimed_ |= generation == fence_.generation(); }
+  /// Another process leads the job, as `why` says.
+  void superseded(const Status& why) {
+    incident_.reset();  // the other one tells of it
+    end(why, exit_superseded);
+  }
   /// What the job does; of its places without their processes.
   JobState state() const;
   /// Error: the job does not recover, has not begun, is about to end, or to change.
@@ -402,6 +418,12 @@ class Coordinator {
   /// Whether the next generation cannot be entered before places are added.
   bool lacks_places(std::int64_t now_ns) const;
   void wait_for_places(std::int64_t now_ns);
+  /// All places have left, and the store has not given the next generation yet (CR-9 one leader).
+  void wait_for_claim(std::int64_t now_ns);
+  /// For how long a job waits for its store.
+  std::int64_t claim_may_take_ns() const {
+    return pause_.asked() ? waits_.return_ns : std::max(stall_ns(), options_.wait_for_places_ns);
+  }
   /// Goes on with another plan, where a change is due or places are gone.
   Status replan(std::int64_t now_ns);
   /// A place that has a rank has left these versions; `suspect`: in memory that is not used.
@@ -471,6 +493,8 @@ class Coordinator {
   bool ends_early_ = false;                          // CR-6 (grace)
   bool planned_ = false;                             // a change is under way: places that it does not use are dismissed
   std::optional<std::int64_t> place_wait_began_ns_;  // the job waits for places
+  bool claimed_ = true;                              // the store has given the generation, or need not
+  std::optional<std::int64_t> claim_wait_began_ns_;  // the job waits for its store
   /// Where the state lies: with the places of the last generation that has settled.
   struct {
     const Plan* plan;

@@ -18,6 +18,7 @@ enum ExitCode : int {
   exit_checkpoint = 9,
   /// a job that recovers has failed again and again: started anew it would fail again (tell a scheduler not to)
   exit_do_not_requeue = 10,
+  exit_superseded = 11,    ///< another process leads the job: this one has ended, and the job goes on
   exit_interrupted = 130,  ///< SIGINT, SIGTERM or SIGHUP
   exit_reader_gone = 141   ///< what is printed has no reader any more
 };

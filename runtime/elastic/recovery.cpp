@@ -144,6 +144,9 @@ void Coordinator::leave_generation(std::int64_t now_ns) {
     number = *next;
   }
   fence_.enter({fence_.generation().job, number});
+  claimed_ = !options_.claim;
+  claim_wait_began_ns_.reset();
+  if (options_.claim) options_.claim(fence_.generation());
   log_debug(fmt::format("generation {} begins", number));
   phase_ = Phase::leaving;
   if (answer_until_ns_) kill_the_blamed(now_ns);
@@ -248,6 +251,17 @@ void Coordinator::wait_for_places(std::int64_t now_ns) {
   }
   if (now_ns < *place_wait_began_ns_ + options_.wait_for_places_ns) return;
   ends(fmt::format("the run has lost machines, and too few have joined within {:.0f} s", wait_s));
+}
+
+void Coordinator::wait_for_claim(std::int64_t now_ns) {
+  progressed(now_ns);  // no place has anything to do
+  if (!claim_wait_began_ns_) claim_wait_began_ns_ = now_ns;
+  if (now_ns < *claim_wait_began_ns_ + claim_may_take_ns()) return;
+  const Status s =
+      Status(Code::unavailable, incident_->first_line())
+          .in(fmt::format("the store has not answered for {:.0f} s, without which no generation is entered",
+                          static_cast<double>(claim_may_take_ns()) * 1e-9));
+  end(pause_.unsaved(s), exit_worker);
 }
 
 void Coordinator::comes_back(PlaceId place, const WholeVersions& left, std::int64_t now_ns) {

@@ -25,6 +25,8 @@
 
 namespace troupe::runtime {
 
+class Leadership;  // runtime/store/leadership.h
+
 /// The machines of a job.
 struct JobMachines {
   int count = 0;           ///< so many agents join, from any machine, and have all workers; 0: this machine has them
@@ -35,10 +37,17 @@ struct JobMachines {
   int wait_s = 60;
   /// Of a job that does not replace workers: with how many machines it goes on. With fewer it waits.
   int count_min = 1;
+  /// With how many a job begins that goes on for one whose process is lost, where no other one joins for some time; 0:
+  /// with `count`.
+  int count_to_go_on = 0;
   /// The job listens at this address, HOST:PORT. An error ends the job. May be null.
   std::function<Status(const std::string& address)> on_listen;
   /// Asked several times a second while the job waits for its agents; an error ends the job. May be null.
   std::function<Status()> give_up;
+  /// The lead of this job in its store, which is taken as the job begins to listen, and stays taken when it has ended:
+  /// its destructor withdraws it. A job ends with exit_superseded where another process leads it. Null: it has no
+  /// store.
+  std::shared_ptr<Leadership> lead;
 
   /// Error: as read_token.
   Expected<TokenKey> key() const { return token.empty() ? read_token(token_file) : Expected<TokenKey>(key_of(token)); }

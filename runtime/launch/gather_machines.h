@@ -50,8 +50,9 @@ class Gathering {
 };
 
 /// Listens at `machines.listen`, and waits for its agents. Null: `interrupt_fd` has become readable before. Error: as
-/// gather_machines; the port cannot be opened, the token or this executable not be read. `all`: takes those that join
-/// within a second of the last that is needed, too: one of them may have kept what the others have not.
+/// gather_machines; the port cannot be opened, the token or this executable not be read; as Leadership::take. `all`:
+/// takes those that join within a second of the last that is needed, too: one of them may have kept what the others
+/// have not.
 Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& machines, int interrupt_fd,
                                                             bool all = false);
 

@@ -26,6 +26,7 @@
 #include "runtime/launch/running_job.h"
 #include "runtime/launch/shape_plans.h"
 #include "runtime/place/local_plan.h"
+#include "runtime/store/leadership.h"
 
 namespace troupe::runtime {
 
@@ -78,6 +79,7 @@ class Job {
   CoordinatorOptions job_options() {
     CoordinatorOptions c = coordinator_options(options_, plan_);
     c.on_settled = [this] { prepare_shapes(); };
+    if (options_.machines.lead) c.claim = [this](JobGeneration next) { options_.machines.lead->claim(next); };
     if (options_.paced == 0 && options_.machines.count == 0)
       c.places_at_once = std::ssize(usable_cores()) / std::max(1, options_.threads);
     if (shapes_)
@@ -98,11 +100,15 @@ class Job {
   }
 
   void begin() {
-    if (Status s = find_machines(); !s.ok()) coordinator_.end(s, s.code() == Code::invalid ? exit_usage : exit_worker);
+    if (Status s = find_machines(); !s.ok()) coordinator_.end(s, code_of(s));
     else if (coordinator_.over()) return;  // by a signal
     else if (s = checkpoints_ ? checkpoints_->begin(fresh_number()) : Status{}; !s.ok())
       coordinator_.end(s, exit_checkpoint);
-    else if (s = start(); !s.ok()) coordinator_.end(s, exit_worker);
+    else if (s = start(); !s.ok()) coordinator_.end(s, code_of(s));
+  }
+
+  static int code_of(const Status& s) {
+    return s.code() == Code::invalid ? exit_usage : s.code() == Code::superseded ? exit_superseded : exit_worker;
   }
 
   /// Waits for the agents of other machines, where the job has any.
@@ -135,10 +141,15 @@ class Job {
     std::optional<JobGeneration> claimed;
     CheckpointTarget save;
     if (checkpoints_) {
+      if (const auto before = newest_in_store(); checkpoints_->claim().generation <= before)
+        TROUPE_TRY(checkpoints_->next_generation(before).status());
       claimed = {0, checkpoints_->claim().generation};
       save = {options_.checkpoint.dir, checkpoints_->claim().job};
     }
-    TROUPE_TRY(job_.start(claimed, fresh_number(), save));
+    const JobGeneration first = job_.first_generation(claimed, fresh_number(), newest_in_store());
+    TROUPE_TRY(claim_first(first));
+    if (coordinator_.over()) return {};  // by a signal
+    TROUPE_TRY(job_.start(first, save));
     if (!options_.replaces && shapes_for(plan_, plan_.workers() - 1).empty())
       log_warn(
           fmt::format("the loss of any worker{} will end the job: {} has nothing to give up, and no other shape runs "
@@ -150,6 +161,35 @@ class Job {
     if (socket.ok()) socket_ = *std::move(socket);
     else log_warn(socket.status().message() + ": other processes cannot ask this job");
     return {};
+  }
+
+  std::uint32_t newest_in_store() const {
+    return options_.machines.lead ? options_.machines.lead->newest_generation() : 0;
+  }
+
+  /// Waits until the store has given the generation with which the job begins (CR-9 one leader).
+  Status claim_first(JobGeneration first) {
+    Leadership* const lead = options_.machines.lead.get();
+    if (!lead) return {};
+    lead->claim(first);
+    while (lead->claimed() != first && !coordinator_.over()) {
+      TROUPE_TRY(lead->lost());
+      PollSet set;
+      bool signal = false;
+      set.add(lead->fd(), POLLIN, [](short) {});
+      set.add(signals_.fd(), POLLIN, [&signal](short happened) { signal = happened != 0; });
+      if (set.wait(-1)) set.serve();
+      if (signal) on_signal();
+    }
+    return {};
+  }
+
+  /// What has become of the lead since the last call.
+  void look_at_lead() {
+    Leadership* const lead = options_.machines.lead.get();
+    if (!lead || !lead->is_taken() || coordinator_.over()) return;
+    coordinator_.claimed(lead->claimed());
+    if (const Status s = lead->lost(); !s.ok()) coordinator_.superseded(s);
   }
 
   /// For the loss of one place, and of two, where no spare takes their part.
@@ -169,6 +209,7 @@ class Job {
     if (port_) port_->watch(set);
     bool signal = false;
     set.add(signals_.fd(), POLLIN, [&signal](short happened) { signal = happened != 0; });
+    if (options_.machines.lead) set.add(options_.machines.lead->fd(), POLLIN, [](short) {});  // look_at_lead()
     if (socket_)
       for (const int fd : socket_->fds()) set.add(fd, POLLIN, [](short) {});  // serve_requests() looks at all
     constexpr std::int64_t poll_ms = 200;
@@ -189,6 +230,7 @@ class Job {
       for (JoinedAgent& one : port_->take_joined()) job_.take_joined(one);
     }
     job_.bring();
+    look_at_lead();
     if (signal && !coordinator_.over()) on_signal();
     check_output();
     if (!coordinator_.over()) serve_requests();

@@ -180,6 +180,16 @@ void JobPlaces::add_machine_with(AgentPort::Joined joined, const std::vector<Pla
   add_machine(std::move(joined), false, kept);
 }
 
+void JobPlaces::add_lost(std::span<const PlaceId> lost) {
+  machines_.emplace_back();  // that is not reached
+  for (const PlaceId id : lost) {
+    REQUIRE(static_cast<std::size_t>(id) == places_.size(), static_cast<std::int32_t>(id), places_.size());
+    Place& place = places_.emplace_back();
+    place.machine = machines_.size() - 1;
+    place.dismissed = true;
+  }
+}
+
 void JobPlaces::seat(std::span<const PlaceId> places) {
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
     Place& place = at(places[rank]);

@@ -41,6 +41,9 @@ class JobPlaces final : public CoordinatorSink {
   /// The same, of an agent that has kept places of a job whose process is lost: these are places of this job, and get
   /// new processes once they are told to (restart). Before the first place is started.
   void add_machine_with(AgentPort::Joined joined, const std::vector<PlaceId>& kept);
+  /// Places of a job whose process is lost that are lost, too, with their machines. REQUIRES: their numbers are the
+  /// next behind all others.
+  void add_lost(std::span<const PlaceId> lost);
   /// Whether a place was lost with a machine of this name.
   bool can_be_back(PlaceId place, const std::string& machine) const;
   /// Whether a machine of this name is reached.

@@ -64,7 +64,7 @@ Expected<std::unique_ptr<JobSocket>> JobSocket::open(const std::string& path) {
   struct stat there {};  // of a run that was killed: only one has the folder
   if (::lstat(path.c_str(), &there) == 0 && S_ISSOCK(there.st_mode)) ::unlink(path.c_str());
   if (::bind(fd, address.get(), sizeof(sockaddr_un)) != 0) return error("listen at", path);
-  socket->bound_ = true;
+  if (::lstat(path.c_str(), &there) == 0) socket->bound_ = {there.st_dev, there.st_ino};
   if (::chmod(path.c_str(), 0600) != 0 || ::listen(fd, 8) != 0) return error("listen at", path);
   return socket;
 }
@@ -73,7 +73,10 @@ JobSocket::~JobSocket() {
   reply("troupe: the job has ended");
   for (const int fd : asking_) ::close(fd);
   ::close(fd_);
-  if (bound_) ::unlink(path_.c_str());
+  struct stat there {};  // another process may lead the job by now, and listen there
+  if (bound_ && ::lstat(path_.c_str(), &there) == 0 &&
+      bound_ == std::pair<std::uint64_t, std::uint64_t>(there.st_dev, there.st_ino))
+    ::unlink(path_.c_str());
 }
 
 std::vector<int> JobSocket::fds() const {

@@ -3,10 +3,12 @@
 // "troupe: " is an error.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "devices/base/status.h"
@@ -37,7 +39,7 @@ class JobSocket {
 
   const std::string path_;
   const int fd_;
-  bool bound_ = false;
+  std::optional<std::pair<std::uint64_t, std::uint64_t>> bound_;  // device and number of the file that it has made
   bool full_ = false;                  // the process has no descriptor for another connection
   std::vector<int> asking_, waiting_;  // connections
 };

@@ -47,9 +47,14 @@ Status RunningJob::begin_on(std::vector<JoinedAgent> joined, const std::string& 
   program_ = program;
   for (JoinedAgent& one : joined) add_gathered(one);
   const std::int64_t kept = options_.kept ? std::ssize(options_.kept->ranks) : 0;
-  if (const std::int64_t need = plan_.workers() + options_.spares - kept; places_.room() < need)
+  const std::int64_t need = plan_.workers() + options_.spares - kept;
+  if (places_.room() >= need) return {};
+  if (!options_.kept || options_.replaces || !options_.replan)
     return invalid(fmt::format("the job needs {}, and its machines have {}: give an agent more (--places)",
                                counted(need, "place"), places_.room()));
+  for (const PlaceId place : coordinator_.places())
+    if (options_.kept->ranks.count(place) == 0) lost_.push_back(place);
+  coordinator_.begin_without(lost_);
   return {};
 }
 
@@ -100,14 +105,19 @@ void RunningJob::take_joined(JoinedAgent& one) {
   changes_.joined(machine);
 }
 
-Status RunningJob::start(const std::optional<JobGeneration>& claimed, std::uint64_t job, const CheckpointTarget& save) {
+JobGeneration RunningJob::first_generation(const std::optional<JobGeneration>& claimed, std::uint64_t job,
+                                           std::uint32_t above) const {
   // A job that goes on for one whose process is lost is that job, in its next generation.
   const JobGeneration before = options_.kept ? options_.kept->of : JobGeneration{job, 0};
-  coordinator_.enter(claimed ? JobGeneration{before.job, claimed->number}
-                             : JobGeneration{before.job, before.number + 1});
+  return {before.job, claimed ? claimed->number : std::max(before.number, above) + 1};
+}
+
+Status RunningJob::start(JobGeneration first, const CheckpointTarget& save) {
+  coordinator_.enter(first);
   places_.begin(hellos(options_, plan_.workers(), save));
   const std::int64_t kept = options_.kept ? std::ssize(options_.kept->ranks) : 0;
-  for (std::int64_t n = plan_.workers() + options_.spares - kept; n > 0; --n) {
+  if (!lost_.empty()) places_.add_lost(lost_);
+  for (std::int64_t n = lost_.empty() ? plan_.workers() + options_.spares - kept : 0; n > 0; --n) {
     const PlaceId place = places_.start();
     bring();
     TROUPE_TRY(places_.have_started(std::span(&place, 1)).status());

@@ -37,11 +37,15 @@ class RunningJob {
   ShapeChanges& changes() { return changes_; }
 
   /// The machines with which the job begins (Gathering), with what they have kept of a job before (JobOptions::kept);
-  /// `program`: as there. Error: they take too few places.
+  /// `program`: as there. Where they take too few places, a job that goes on for one whose process is lost goes on in
+  /// another shape, if it does not replace places. Error: they take too few.
   Status begin_on(std::vector<JoinedAgent> joined, const std::string& program);
-  /// Starts its places, and tells them plan and rank. `claimed`: the generation with which it begins is claimed
-  /// already; nullopt: the first one of `job`, or of the job that it goes on for. Error: a place cannot be started.
-  Status start(const std::optional<JobGeneration>& claimed, std::uint64_t job, const CheckpointTarget& save);
+  /// The generation with which it begins. `claimed`: of which the number was claimed on a folder; nullopt: the first
+  /// one of `job`, or of the job that it goes on for. Its number is greater than `above`.
+  JobGeneration first_generation(const std::optional<JobGeneration>& claimed, std::uint64_t job,
+                                 std::uint32_t above = 0) const;
+  /// Enters its first generation: starts its places, and tells them plan and rank. Error: a place cannot be started.
+  Status start(JobGeneration first, const CheckpointTarget& save);
   /// An agent asks to join.
   void take_joined(JoinedAgent& one);
   /// What has come since the last call, and the time, are decided upon. Returns the answer to ShapeChanges::ask, once.
@@ -60,6 +64,7 @@ class RunningJob {
   JobPlaces places_;
   Coordinator coordinator_;
   ShapeChanges changes_;
+  std::vector<PlaceId> lost_;           // of the job before, with their machines
   std::string program_;                 // what tells this executable from another one, of a job that has machines
   std::set<std::string> told_refused_;  // for now, and why; the log has it
 };

@@ -508,7 +508,7 @@ class MachineWorld final : public SimProcesses {
                                              RunningJob::Parts{nullptr, p.shapes.get(), p.planning.get()},
                                              loop_.clock(), [](PlaceId, const std::string&) {});
     Status s = p.running->begin_on(std::move(joined), sim_program);
-    if (s.ok()) s = p.running->start(std::nullopt, options_.generation.job, {});
+    if (s.ok()) s = p.running->start(p.running->first_generation({}, options_.generation.job), {});
     if (!s.ok()) p.running->coordinator().end(s, exit_worker);
     p.running->coordinator().started(loop_.now_ns());
     told.first_generation = p.running->coordinator().generation().number;

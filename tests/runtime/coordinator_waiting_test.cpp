@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t wait_ns = 10'000 * ms;
 
-void waits(CoordinatorOptions& o) { o.wait_for_places_ns = wait_ns; }
+void wait_ten_seconds(CoordinatorOptions& o) { o.wait_for_places_ns = wait_ns; }
 
 /// A job that has done three steps, and whose place 2 is lost with its machine; the others have left.
 void lose_two(ThreePlaces& job, std::int64_t now_ns = 0) {
@@ -26,7 +26,7 @@ const auto detects = CoordinatorOptions().detect_ns;
 }  // namespace
 
 TEST_CASE("a job whose machine is lost waits for another place, and goes on with its plan when it is there") {
-  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  ThreePlaces job(nullptr, 0, false, 3, detects, wait_ten_seconds);
   lose_two(job);
   REQUIRE_FALSE(job.coordinator.over());
   CHECK(job.coordinator.waits_for_places());
@@ -46,7 +46,7 @@ TEST_CASE("a job whose machine is lost waits for another place, and goes on with
 }
 
 TEST_CASE("a job that waits for a place for too long ends, and says for how long it has waited") {
-  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  ThreePlaces job(nullptr, 0, false, 3, detects, wait_ten_seconds);
   lose_two(job);
   for (std::int64_t now = 0; now < wait_ns; now += 100 * ms) {
     for (const Rank r : {0, 1}) job.hear(r, Progress{8, false, {}, 0, {}}, now);
@@ -75,7 +75,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a job that waits for places is not stalled, but misses a place that says nothing") {
-  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  ThreePlaces job(nullptr, 0, false, 3, detects, wait_ten_seconds);
   lose_two(job);
   for (std::int64_t now = 0; now < 4 * detects; now += 100 * ms) job.hear(0, Progress{8, false, {}, 0, {}}, now);
   REQUIRE_FALSE(job.coordinator.over());
@@ -86,7 +86,7 @@ TEST_CASE("a job that waits for places is not stalled, but misses a place that s
 }
 
 TEST_CASE("a place that is lost while the job waits for another one is waited for, too, and the wait is no longer") {
-  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  ThreePlaces job(nullptr, 0, false, 3, detects, wait_ten_seconds);
   lose_two(job);
   job.ends(1, ProcessEnd::Kind::lost, "worker 1 was lost with machine a", ms);
   job.coordinator.turn(ms);
@@ -113,7 +113,7 @@ TEST_CASE("a job that does not replace places waits until enough machines are re
   for (const int machines_min : {1, 2}) {
     CAPTURE(machines_min);
     ThreePlaces job(nullptr, 0, true, 3, detects, [&](CoordinatorOptions& o) {
-      waits(o);
+      wait_ten_seconds(o);
       o.machines_min = machines_min;
     });
     lose_two(job);
@@ -131,7 +131,7 @@ TEST_CASE("a job that is asked to end while it waits for a place saves with thos
     CAPTURE(before);
     SavedBefore checkpoints;
     ThreePlaces job(&checkpoints, 0, false, 3, detects, [&](CoordinatorOptions& o) {
-      waits(o);
+      wait_ten_seconds(o);
       o.replan = [](const Plan&, std::int64_t places) -> Expected<ChosenPlan> {
         return ChosenPlan{std::make_shared<const Plan>(ThreePlaces::make_plan(places, true, 0)), "fewer", 0, {}};
       };
@@ -161,7 +161,7 @@ TEST_CASE("a job that is asked to end while it waits for a place saves with thos
 
 TEST_CASE("a job that is asked to end while it waits, and keeps its shape, says that nothing is saved") {
   SavedBefore checkpoints;
-  ThreePlaces job(&checkpoints, 0, false, 3, detects, waits);
+  ThreePlaces job(&checkpoints, 0, false, 3, detects, wait_ten_seconds);
   lose_two(job);
   job.coordinator.interrupt("interrupted by Terminated", exit_interrupted, ms);
   job.coordinator.turn(ms);
@@ -172,7 +172,7 @@ TEST_CASE("a job that is asked to end while it waits, and keeps its shape, says 
 }
 
 TEST_CASE("a change to a mesh that those who are left can run ends the wait for a place") {
-  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  ThreePlaces job(nullptr, 0, false, 3, detects, wait_ten_seconds);
   lose_two(job);
   ChosenPlan two{std::make_shared<const Plan>(ThreePlaces::make_plan(2, false, 0)), "dp=2", 0, {}};
   REQUIRE(job.coordinator.change(two, "asked to go on as dp=2", ms).ok());
@@ -182,7 +182,7 @@ TEST_CASE("a change to a mesh that those who are left can run ends the wait for 
 }
 
 TEST_CASE("a place whose process alone is lost comes back in a new one, and the job waits for no machine") {
-  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  ThreePlaces job(nullptr, 0, false, 3, detects, wait_ten_seconds);
   job.do_three_steps();
   job.all_hold({3});
   job.down(1);
@@ -194,7 +194,7 @@ TEST_CASE("a place whose process alone is lost comes back in a new one, and the 
 TEST_CASE("a place whose machine is reached again has its rank and what it has kept, in a new process") {
   for (const bool has : {true, false}) {
     CAPTURE(has);
-    ThreePlaces job(nullptr, 1, false, 3, detects, waits);  // each place alone has a third of the moments
+    ThreePlaces job(nullptr, 1, false, 3, detects, wait_ten_seconds);  // each place alone has a third of the moments
     lose_two(job);
     REQUIRE(job.coordinator.waits_for(PlaceId{2}));
     CHECK_FALSE(job.coordinator.waits_for(PlaceId{1}));
@@ -211,7 +211,7 @@ TEST_CASE("a place whose machine is reached again has its rank and what it has k
 }
 
 TEST_CASE("a job that has taken another place does not wait for the lost one, nor one whose state lies elsewhere") {
-  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  ThreePlaces job(nullptr, 0, false, 3, detects, wait_ten_seconds);
   lose_two(job);
   job.coordinator.add_place(PlaceId{3}, ms);
   job.coordinator.turn(ms);
@@ -279,7 +279,7 @@ TEST_CASE("a job that goes on for one whose process is lost, and loses what it b
 
 TEST_CASE("a job that does not replace places, and waits for machines, goes on with a mesh that it is asked for") {
   ThreePlaces job(nullptr, 0, true, 3, detects, [&](CoordinatorOptions& o) {
-    waits(o);
+    wait_ten_seconds(o);
     o.machines_min = 2;
   });
   lose_two(job);
@@ -296,7 +296,7 @@ TEST_CASE(
   for (const bool comes : {true, false}) {
     CAPTURE(comes);
     ThreePlaces job(nullptr, 1, false, 3, detects, [&](CoordinatorOptions& o) {
-      waits(o);
+      wait_ten_seconds(o);
       o.wait_for_places_ns = 6 * wait_ns;
     });
     lose_two(job);
@@ -318,7 +318,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a place that has said garbage does not come back with what lies in its memory") {
-  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  ThreePlaces job(nullptr, 0, false, 3, detects, wait_ten_seconds);
   job.machines = {{2, 1}};
   job.do_three_steps();
   job.all_hold({3});
@@ -333,7 +333,7 @@ TEST_CASE("a place that has said garbage does not come back with what lies in it
 TEST_CASE("a job that is asked to end within its last steps, and waits for a machine, saves what is there at once") {
   SavedBefore checkpoints;
   ThreePlaces job(&checkpoints, 0, false, 3, detects, [&](CoordinatorOptions& o) {
-    waits(o);
+    wait_ten_seconds(o);
     o.session.steps = 4;
     o.replan = [](const Plan&, std::int64_t places) -> Expected<ChosenPlan> {
       return ChosenPlan{std::make_shared<const Plan>(ThreePlaces::make_plan(places, true, 0)), "fewer", 0, {}};
@@ -350,7 +350,7 @@ TEST_CASE("a job that is asked to end within its last steps, and waits for a mac
 }
 
 TEST_CASE("a machine that comes and goes again and again before an act does not end the job") {
-  ThreePlaces job(nullptr, 0, false, 3, detects, waits);
+  ThreePlaces job(nullptr, 0, false, 3, detects, wait_ten_seconds);
   lose_two(job);
   for (int times = 0; times < 6; ++times) {
     CAPTURE(times);

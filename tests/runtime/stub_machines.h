@@ -101,7 +101,7 @@ class StubMachines {
     job_ = std::make_unique<RunningJob>(plan, options_, coordinator_options(options_, plan), RunningJob::Parts{},
                                         clock_, [](PlaceId, const std::string&) {});
     Status s = job_->begin_on(gathering.take_joined(), "program");
-    if (s.ok()) s = job_->start(std::nullopt, 1, {});
+    if (s.ok()) s = job_->start(job_->first_generation({}, 1), {});
     must(s);
     job_->coordinator().started(clock_.now_ns());
     while (!job_->coordinator().runs()) turn();

@@ -1,0 +1,225 @@
+#include "runtime/store/leadership.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "devices/base/check.h"
+#include "devices/base/log.h"
+#include "devices/process/poll_set.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds retry{500};      // of a store that does not answer
+constexpr std::int64_t look_ms = 1000;  // at a store that has no leases
+
+}  // namespace
+
+Leadership::Leadership(std::unique_ptr<Store> store, LeadershipOptions options)
+    : store_(std::move(store)), options_(std::move(options)), news_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  REQUIRE(news_fd_ >= 0, news_fd_);
+}
+
+void Leadership::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wakes_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+Leadership::~Leadership() {
+  stop();
+  if (taken_) {
+    const Status s = lost_.ok() ? store_->withdraw() : Status();
+    if (!s.ok()) log_warn(s.in("the store still says that run '" + options_.run + "' is led").message());
+  }
+  ::close(news_fd_);
+}
+
+Status Leadership::led_by(const std::string& address) const {
+  return Status(Code::superseded, fmt::format("run '{}' is led by {} ({})", options_.run,
+                                              address.empty() ? "another process" : address, store_->name()));
+}
+
+Status Leadership::take(const std::string& address, int interrupt_fd) {
+  if (taken_) {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(address_, address) != address && claimed_.number > 0 && !asked_) asked_ = claimed_;
+    wakes_.notify_all();
+    return {};
+  }
+  address_ = address;
+  claim_ = {{}, options_.leader, address, options_.record};
+  const auto until = Clock::now() + milliseconds(options_.patience_ms);
+  for (bool told = false;;) {
+    TROUPE_ASSIGN(const auto before, store_->read());
+    const bool lives = before && before->leader_lives && store_->tells_of_loss();
+    const bool of_another = options_.of_revision != 0 && (!before || before->revision != options_.of_revision);
+    if (of_another && !before) return Status(Code::superseded, fmt::format("run '{}' has ended", options_.run));
+    if (of_another || (lives && Clock::now() >= until)) return led_by(before->claim.address);
+    if (!lives) {
+      if (before) claim_.generation = before->claim.generation;
+      newest_generation_ = claim_.generation.number;
+      TROUPE_ASSIGN(const auto taken, store_->advance(before ? before->revision : 0, claim_, true));
+      if (taken) {
+        revision_ = *taken;
+        break;
+      }
+      if (Clock::now() < until) continue;  // read() says who was faster
+      return led_by("");
+    }
+    if (!std::exchange(told, true))
+      log_info(led_by(before->claim.address).message() + ": waits for the end of its lease");
+    bool interrupted = false;
+    PollSet signals;
+    signals.add(interrupt_fd, POLLIN, [&](short happened) { interrupted = happened != 0; });
+    if (signals.wait(0)) signals.serve();
+    if (interrupted) return led_by(before->claim.address);
+    TROUPE_TRY(store_->wait_for_change(before->revision, 200));
+  }
+  log_info(fmt::format("this process leads run '{}', in {}", options_.run, store_->name()));
+  taken_ = true;
+  // Signals are for the thread of the job's loop.
+  sigset_t all, own;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &own);
+  thread_ = std::thread([this] { serve(); });
+  ::pthread_sigmask(SIG_SETMASK, &own, nullptr);
+  return {};
+}
+
+void Leadership::claim(JobGeneration generation) {
+  REQUIRE(taken_ && newest_generation_ < generation.number, newest_generation_, generation.number);
+  {
+    const std::lock_guard lock(mutex_);
+    asked_ = generation;
+  }
+  wakes_.notify_all();
+}
+
+JobGeneration Leadership::claimed() {
+  eventfd_t count = 0;
+  (void)::eventfd_read(news_fd_, &count);
+  const std::lock_guard lock(mutex_);
+  return claimed_;
+}
+
+Status Leadership::lost() {
+  const std::lock_guard lock(mutex_);
+  return lost_;
+}
+
+Status Leadership::last_look() {
+  stop();
+  if (taken_ && lost_.ok())
+    if (const auto leads = leads_again(); leads.ok() && !*leads) return lost_;
+  return lost_;
+}
+
+void Leadership::tell() const { (void)::eventfd_write(news_fd_, 1); }
+
+void Leadership::lose(const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    lost_ = why;
+  }
+  tell();
+}
+
+void Leadership::note(const Status& answer) {
+  if (answer.ok() && std::exchange(silent_, false)) log_info(store_->name() + " answers again");
+  if (answer.ok()) return;
+  if (!std::exchange(silent_, true))
+    log_warn(answer.message() + ": the run trains on, and waits for its store before it goes on after a loss");
+  std::unique_lock lock(mutex_);
+  wakes_.wait_for(lock, retry, [&] { return stop_; });
+}
+
+Expected<bool> Leadership::leads_again() {
+  TROUPE_ASSIGN(const auto now, store_->read());
+  if (!now || now->revision != revision_ || now->claim != claim_) {
+    lose(
+        now ? led_by(now->claim.address)
+            : Status(Code::superseded, fmt::format("run '{}' has been removed from {}", options_.run, store_->name())));
+    return false;
+  }
+  if (now->leader_lives) return true;
+  TROUPE_ASSIGN(const auto taken, store_->advance(revision_, claim_, true));
+  if (!taken) return true;  // another process was faster, or this one's own lease lives: the next call says which
+  log_warn(fmt::format("the lease of this process had ended, and nobody has taken the lead of run '{}': it leads on",
+                       options_.run));
+  revision_ = *taken;
+  return true;
+}
+
+bool Leadership::store(const Claim& next) {
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_) return false;
+    }
+    const auto stored = store_->advance(revision_, next, false);
+    note(stored.status());
+    if (!stored.ok()) continue;
+    if (*stored) {
+      claim_ = next, revision_ = **stored;
+      return true;
+    }
+    const auto again = leads_again();
+    note(again.status());
+    if (again.ok() && !*again) return false;
+    std::unique_lock lock(mutex_);
+    wakes_.wait_for(lock, retry / 10, [&] { return stop_; });
+  }
+}
+
+void Leadership::serve() {
+  const milliseconds every(store_->keep_every_ms() > 0 ? store_->keep_every_ms() : look_ms);
+  auto keep_at = Clock::now() + every;
+  for (;;) {
+    std::optional<JobGeneration> asked;
+    {
+      std::unique_lock lock(mutex_);
+      wakes_.wait_until(lock, keep_at, [&] { return stop_ || asked_; });
+      if (stop_) return;
+      asked = std::exchange(asked_, std::nullopt);
+    }
+    if (asked) {
+      Claim next = claim_;
+      next.generation = *asked;
+      {
+        const std::lock_guard lock(mutex_);
+        next.address = address_;
+      }
+      if (!store(next)) return;
+      {
+        const std::lock_guard lock(mutex_);
+        claimed_ = *asked;
+      }
+      tell();
+    }
+    if (Clock::now() < keep_at) continue;
+    const auto kept = store_->keep_lead();
+    note(kept.status());
+    if (kept.ok() && !*kept) {
+      const auto again = leads_again();
+      note(again.status());
+      if (again.ok() && !*again) return;
+    }
+    keep_at = Clock::now() + every;
+  }
+}
+
+}  // namespace troupe::runtime

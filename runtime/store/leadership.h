@@ -1,0 +1,91 @@
+// Leadership: this process holds the lead of its job in the job's store, on a thread of its own: the job's loop never
+// waits for the store. While that does not answer the job trains on; only a generation that is about to be entered
+// waits for it (CR-9 one leader, runtime/elastic/coordinator.h).
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "devices/base/status.h"
+#include "runtime/store/store.h"
+
+namespace troupe::runtime {
+
+struct LeadershipOptions {
+  std::string run;           ///< for people: what the job is called in its store
+  std::uint64_t leader = 0;  ///< Claim::leader of this process: a random number
+  std::string record;        ///< Claim::record
+  /// Takes the lead of the leader that has stored this revision, once the store has seen its lease end, and of no other
+  /// one; 0: of whoever leads, or has led, as soon as its lease has ended.
+  std::int64_t of_revision = 0;
+  /// For how long a leader that lives is waited for: it may have died a moment ago.
+  std::int64_t patience_ms = 15'000;
+};
+
+/// The calls are made on the thread of the job's loop. Only take() and the destructor wait for the store.
+class Leadership {
+ public:
+  Leadership(std::unique_ptr<Store> store, LeadershipOptions options);
+  /// The job has ended in order: where this process leads it, the store forgets it.
+  ~Leadership();
+  Leadership(const Leadership&) = delete;
+
+  /// Takes the lead. At `address` agents join from now on. `interrupt_fd`: readable, when the wait for a leader that
+  /// lives is to end. A later call tells the store another address. Error: `superseded`, another process leads the job;
+  /// those of Store.
+  Status take(const std::string& address, int interrupt_fd);
+  bool is_taken() const { return taken_; }
+  /// The newest generation that any process had claimed for a job of this name when take() found it.
+  std::uint32_t newest_generation() const { return newest_generation_; }
+
+  /// Asks the store for a generation. A later call takes the place of one that is not answered. REQUIRES: is_taken().
+  void claim(JobGeneration generation);
+  /// Readable once claimed() or lost() says something new.
+  int fd() const { return news_fd_; }
+  /// The newest generation that the store has given to this process; number 0: none yet.
+  JobGeneration claimed();
+  /// Not ok (`superseded`): another process leads the job, which the text names.
+  Status lost();
+  /// The same, asked of the store now: what this process does last must not spoil what a new leader does. Ok where the
+  /// store does not answer. Nothing is claimed any more.
+  Status last_look();
+
+ private:
+  void serve();
+  void stop();
+  /// Stores `next`, as often as it takes. False: the lead is lost, or stop_.
+  bool store(const Claim& next);
+  /// The store says that this process does not lead. True: it does again, since no other process has taken the lead.
+  Expected<bool> leads_again();
+  Status led_by(const std::string& address) const;
+  /// Tells people when the store stops answering, and when it answers again; waits a while where it does not.
+  void note(const Status& answer);
+  void lose(const Status& why);
+  void tell() const;
+
+  const std::unique_ptr<Store> store_;
+  const LeadershipOptions options_;
+  bool taken_ = false;
+  std::uint32_t newest_generation_ = 0;
+  int news_fd_ = -1;
+  // Of the thread, once it runs.
+  Claim claim_;                // as the store has it
+  std::int64_t revision_ = 0;  // of claim_
+  bool silent_ = false;        // the store does not answer
+
+  std::mutex mutex_;
+  std::condition_variable wakes_;
+  std::optional<JobGeneration> asked_;  // what follows: under the mutex
+  JobGeneration claimed_;
+  std::string address_;
+  Status lost_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace troupe::runtime

@@ -1,0 +1,198 @@
+// Leadership: a job's process and its store.
+#include <doctest/doctest.h>
+#include <poll.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "runtime/store/leadership.h"
+
+namespace {
+
+using namespace troupe;
+using troupe::runtime::Claim;
+using troupe::runtime::JobGeneration;
+using troupe::runtime::Leadership;
+using troupe::runtime::LeadershipOptions;
+using troupe::runtime::Store;
+using troupe::runtime::StoredClaim;
+
+/// What several processes share, with a lease that a test ends.
+struct SharedStore {
+  std::mutex mutex;
+  std::optional<StoredClaim> stored;
+  std::uint64_t lives = 0;  // the leader that has a lease; 0: nobody
+  bool silent = false;
+  std::vector<std::uint32_t> history;  // generations, as they were stored
+  bool withdrawn = false;
+
+  template <class F>
+  auto locked(F f) {
+    const std::lock_guard lock(mutex);
+    return f();
+  }
+};
+
+/// One process's way to it.
+class OneStore final : public Store {
+ public:
+  explicit OneStore(SharedStore& shared) : s_(shared) {}
+  Expected<std::optional<StoredClaim>> read() override {
+    const std::lock_guard lock(s_.mutex);
+    if (s_.silent) return away();
+    if (s_.stored) s_.stored->leader_lives = s_.lives == s_.stored->claim.leader;
+    return s_.stored;
+  }
+  Expected<std::optional<std::int64_t>> advance(std::int64_t expected, const Claim& next, bool takes_lead) override {
+    const std::lock_guard lock(s_.mutex);
+    if (s_.silent) return away();
+    const std::int64_t revision = s_.stored ? s_.stored->revision : 0;
+    if (revision != expected || (takes_lead ? s_.lives != 0 && s_.lives != next.leader : s_.lives != next.leader))
+      return std::optional<std::int64_t>();
+    s_.lives = next.leader;
+    s_.stored = StoredClaim{next, revision + 1, true};
+    s_.history.push_back(next.generation.number);
+    leader_ = next.leader;
+    return std::optional(revision + 1);
+  }
+  Expected<bool> keep_lead() override {
+    const std::lock_guard lock(s_.mutex);
+    if (s_.silent) return away();
+    return s_.lives == leader_;
+  }
+  std::int64_t keep_every_ms() const override { return 20; }
+  bool tells_of_loss() const override { return true; }
+  Status wait_for_change(std::int64_t, std::int64_t) override { return {}; }
+  Status withdraw() override {
+    return s_.locked([&] { return s_.withdrawn = true, Status(); });
+  }
+  std::string name() const override { return "a store of the test"; }
+
+ private:
+  static Status away() { return Status(Code::unavailable, "the store is away"); }
+  SharedStore& s_;
+  std::uint64_t leader_ = 0;
+};
+
+LeadershipOptions options_of(std::uint64_t leader, std::int64_t of_revision = 0) {
+  LeadershipOptions o;
+  o.run = "r";
+  o.leader = leader;
+  o.record = "how to lead it";
+  o.of_revision = of_revision;
+  o.patience_ms = 100;
+  return o;
+}
+
+struct Process {
+  explicit Process(SharedStore& store, std::uint64_t leader, std::int64_t of_revision = 0)
+      : lead(std::make_unique<Leadership>(std::make_unique<OneStore>(store), options_of(leader, of_revision))) {}
+  Status take(const std::string& address) const { return lead->take(address, -1); }
+  /// Waits for news until `done`, for ten seconds at most.
+  bool hears(const std::function<bool()>& done) const {
+    for (int i = 0; i < 1000 && !done(); ++i) {
+      pollfd news{lead->fd(), POLLIN, 0};
+      ::poll(&news, 1, 10);
+    }
+    return done();
+  }
+  bool claims(JobGeneration of) const {
+    lead->claim(of);
+    return hears([&] { return lead->claimed() == of; });
+  }
+  std::unique_ptr<Leadership> lead;
+};
+
+}  // namespace
+
+TEST_CASE("a process that takes the lead says where it is and how it is led, and claims generation by generation") {
+  SharedStore store;
+  {
+    const Process p(store, 5);
+    REQUIRE(p.take("a:1").ok());
+    CHECK(p.lead->newest_generation() == 0);
+    CHECK(store.locked([&] { return store.stored->claim; }) == Claim{{}, 5, "a:1", "how to lead it"});
+    CHECK(p.claims({7, 1}));
+    CHECK(p.claims({7, 4}));
+    CHECK(store.locked([&] { return store.stored->claim; }) == Claim{{7, 4}, 5, "a:1", "how to lead it"});
+    REQUIRE(p.take("a:2").ok());  // it listens at another address
+    CHECK(p.hears([&] { return store.locked([&] { return store.stored->claim.address == "a:2"; }); }));
+    CHECK(p.lead->lost().ok());
+    CHECK_FALSE(store.withdrawn);
+  }
+  CHECK(store.withdrawn);
+}
+
+TEST_CASE("a leader that lives is not replaced, and one that is lost is, by the process that was faster") {
+  SharedStore store;
+  const Process first(store, 5);
+  REQUIRE(first.take("a:1").ok());
+  REQUIRE(first.claims({7, 3}));
+  const auto revision = store.locked([&] { return store.stored->revision; });
+  const Process second(store, 6), third(store, 8, revision);
+  const Status led = second.take("b:1");
+  CHECK(led.code() == Code::superseded);
+  CHECK(led.message().find("run 'r' is led by a:1") != std::string::npos);
+  store.locked([&] { return store.lives = 6, store.stored->claim.leader = 6, ++store.stored->revision; });
+  CHECK(first.hears([&] { return !first.lead->lost().ok(); }));
+  CHECK(first.lead->lost().code() == Code::superseded);
+  // It was to replace the first one, and no other.
+  CHECK(third.take("c:1").code() == Code::superseded);
+}
+
+TEST_CASE("a generation waits for a store that is away, and only the last one that was asked for is claimed") {
+  SharedStore store;
+  const Process p(store, 5);
+  REQUIRE(p.take("a:1").ok());
+  store.locked([&] { return store.silent = true; });
+  p.lead->claim({7, 2});
+  p.lead->claim({7, 3});
+  CHECK(p.lead->claimed().number == 0);
+  CHECK(p.lead->lost().ok());
+  store.locked([&] { return store.silent = false; });
+  CHECK(p.hears([&] { return p.lead->claimed() == JobGeneration{7, 3}; }));
+  CHECK(store.locked([&] { return store.history.back(); }) == 3);
+}
+
+TEST_CASE("a leader whose lease has ended leads on where nobody has taken its place") {
+  SharedStore store;
+  const Process p(store, 5);
+  REQUIRE(p.take("a:1").ok());
+  REQUIRE(p.claims({7, 1}));
+  store.locked([&] { return store.lives = 0; });
+  CHECK(p.hears([&] { return store.locked([&] { return store.lives == 5; }); }));
+  CHECK(p.claims({7, 2}));
+  CHECK(p.lead->lost().ok());
+  CHECK(p.lead->last_look().ok());
+}
+
+TEST_CASE("what a process does last it does not do where the store says that another one leads by then") {
+  SharedStore store;
+  {
+    const Process p(store, 5);
+    REQUIRE(p.take("a:1").ok());
+    store.locked([&] {
+      store.lives = 6;
+      store.stored->claim.leader = 6;
+      store.stored->claim.address = "b:1";
+      return ++store.stored->revision;
+    });
+    const Status led = p.lead->last_look();
+    CHECK(led.code() == Code::superseded);
+    CHECK(led.message().find("b:1") != std::string::npos);
+  }
+  CHECK_FALSE(store.withdrawn);
+}
+
+TEST_CASE("a process that takes a lead goes on counting where the leader before has stopped") {
+  SharedStore store;
+  store.stored = StoredClaim{Claim{{7, 9}, 5, "a:1", "how to lead it"}, 3, false};
+  const Process p(store, 6, 3);
+  REQUIRE(p.take("b:1").ok());
+  CHECK(p.lead->newest_generation() == 9);
+  CHECK(p.claims({7, 10}));
+  CHECK(store.history == std::vector<std::uint32_t>{9, 10});
+}
