@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "apps/argument_forms.h"
+#include "apps/job/lead.h"
 #include "apps/job/started.h"
 #include "apps/machines/task.h"
 #include "runtime/elastic/exit_codes.h"
@@ -14,6 +16,34 @@
 namespace troupe {
 
 namespace {
+
+/// Where it is kept who leads the run; returns --store.
+CLI::Option* store_options(CLI::App& command, runtime::StoreOptions& store, std::int64_t& lease_s) {
+  auto* url = command
+                  .add_option("--store", store.url,
+                              "where it is kept who leads the run, so that another machine can take its lead over: "
+                              "etcd://HOST:PORT[,HOST:PORT...][/PREFIX], etcds:// with TLS, or files:DIR (default: "
+                              "nowhere)")
+                  ->check(not_empty("a store, such as etcd://10.0.0.1:2379"));
+  const auto add = [&](const char* name, std::string& value, const char* what) {
+    command.add_option(name, value, what)->needs(url)->check(not_empty("a value"));
+  };
+  add("--store-run", store.job, "what the run is called there (default: the name of its output folder)");
+  add("--store-ca", store.ca_file,
+      "file with the authorities that sign the store's certificate (default: the system's)");
+  add("--store-cert", store.cert_file, "this process's certificate for the store (default: none)");
+  add("--store-key", store.key_file, "the key of that certificate (default: none)");
+  add("--store-user", store.user, "user of the store (default: none)");
+  add("--store-password-file", store.password_file, "file with the user's password; its owner alone may read it");
+  command
+      .add_option(
+          "--store-lease", lease_s,
+          fmt::format("seconds for which a leader may not be heard of before another machine leads (default: {})",
+                      lease_s))
+      ->needs(url)
+      ->check(whole_number(1, 3600));
+  return url;
+}
 
 constexpr const char* token_help =
     "file with the secret that a run and its agents share; its owner alone may read it (no default)";
@@ -70,6 +100,8 @@ void machine_options(CLI::App& train, lm::JobArguments& arguments) {
                   "auto: a run is on the machines on which Slurm's srun or Open MPI's mpirun has started this command; "
                   "none: this process is a run of its own (default: auto)")
       ->check(CLI::IsMember({"auto", "none"}));
+  store_options(train, arguments.store, arguments.store_lease_s)->needs(nodes);
+  train.add_option("--take-over", arguments.take_over)->expected(5)->group("");  // of troupe agent
   nodes->needs(listen)->needs(token)->excludes(hosts);
   token->needs(nodes);
 }
@@ -83,6 +115,9 @@ void name_paths_for_all(lm::JobArguments& a) {
   for (std::string* path : {&a.data, &a.out, &a.checkpoint_dir, &a.resume})
     if (!path->empty() && path->front() != '/' && *path != "latest" && *path != "memory")
       *path = std::string(folder) + "/" + *path;
+  constexpr std::size_t scheme = std::string_view("files:").size();
+  if (a.store.url.rfind("files:", 0) == 0 && a.store.url.size() > scheme && a.store.url[scheme] != '/')
+    a.store.url.insert(scheme, std::string(folder) + "/");
 }
 
 }  // namespace
@@ -97,6 +132,11 @@ int train_where_asked(const runtime::App& app, lm::JobArguments a) {
     if (found->has_value() && ((*found)->size > 1 || a.places > 0)) task = *std::move(found);
   }
   if (a.machines.count > 0 || task || !a.hosts.empty()) name_paths_for_all(a);
+  if (!a.take_over.empty()) {
+    const auto taken = lm::parse_taken_over(a.take_over);
+    if (!taken.ok()) return refuse(taken.status());
+    if (const Status s = lm::take_over(a, *taken); !s.ok()) return refuse(s);
+  }
   if (task && !a.hosts.empty())
     return refuse(invalid("--hosts starts agents, and so has " + task->launcher +
                           " done: leave --hosts out, or say --launcher none"));
@@ -114,13 +154,21 @@ CLI::App* agent_command(CLI::App& cli, lm::AgentArguments& a) {
   auto* agent = cli.add_subcommand("agent", "Give this machine to a run: start and watch workers as it says");
   auto* join = agent->add_option("--join", a.join, "HOST:PORT of the run (no default)");
   auto* token = agent->add_option("--token-file", a.token_file, token_help);
+  auto* store = store_options(*agent, a.store, a.store_lease_s);
+  store->needs(token)->excludes(join);
+  agent
+      ->add_option("--lead-at", a.lead_at,
+                   "HOST:PORT at which agents reach this machine, where it leads the run after its leader was lost "
+                   "(default: it never leads)")
+      ->needs(store)
+      ->check(not_empty("HOST:PORT"));
   auto* invited = agent->add_flag("--invited", a.invited,
                                   "the standard input has two lines, HOST:PORT and the token; the agent ends with it");
   agent->add_flag(
       "--stay", a.stays,
       "go on at the first signal until the run has ended, as where a launcher has started all its processes");
   join->needs(token)->excludes(invited);
-  token->needs(join)->excludes(invited);
+  token->excludes(invited);
   agent->add_option("--places", a.places, fmt::format("workers that this machine takes (default: {})", a.places))
       ->check(whole_number(1, 65'536));
   agent->add_option("--name", a.name, "what the run calls this machine (default: its host name)")

@@ -325,6 +325,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   if (running) return running(r);
   if (agent->parsed()) return troupe::lm::serve_run(g);
   a.resumes = resume->count() > 0;
+  a.words.assign(argv + 1, argv + argc);
   const bool planned = plan->parsed() || sim->parsed();
   if (a.config_path.empty() && (planned || (train->parsed() && !a.resumes))) {
     std::fprintf(stderr, "troupe: name a configuration, such as apps/configs/quickstart.toml%s (see %s --help)\n",

@@ -2,7 +2,12 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
 #include "apps/job/job.h"
+#include "apps/machines/leader_in_store.h"
 #include "runtime/agents/agent_process.h"
 
 namespace troupe::lm {
@@ -11,11 +16,28 @@ using namespace runtime;
 
 namespace {
 
+std::string absolute(const std::string& path) {
+  std::error_code error;
+  const auto from_root = std::filesystem::absolute(path, error);
+  return error ? path : from_root.string();
+}
+
 int serve_run(const AgentArguments& a, const std::string& join, const TokenKey& token) {
   const auto program = program_fingerprint();
   if (!program.ok()) return say(program.status(), exit_worker);
   AgentOptions o;
   o.join = join;
+  std::unique_ptr<LeaderInStore> leader;
+  if (!a.store.url.empty()) {
+    StoreOptions options = a.store;
+    options.lease_ms = a.store_lease_s * 1000;
+    auto store = open_store(options);
+    if (!store.ok()) return say(store.status(), exit_usage);
+    leader = std::make_unique<LeaderInStore>(
+        *std::move(store), LeaderInStoreOptions{a.store.job, a.lead_at, absolute(a.token_file), *program});
+    o.join = "run '" + a.store.job + "'";
+    o.where = leader.get();
+  }
   o.token = token;
   o.places = a.places;
   o.net_device = a.net_device;
@@ -40,8 +62,11 @@ int serve_run(const AgentArguments& a) {
     if (!invitation.ok()) return say(invitation.status(), exit_usage);
     return serve_run(a, *invitation);
   }
-  if (a.join.empty())
-    return say(invalid("name the run and its token: --join HOST:PORT --token-file FILE (see troupe agent --help)"),
+  if (a.store.url.empty() ? a.join.empty() : a.store.job.empty())
+    return say(a.store.url.empty()
+                   ? invalid("name the run and its token: --join HOST:PORT --token-file FILE (see troupe "
+                             "agent --help)")
+                   : invalid("name the run: --store-run NAME, what it is called in its store"),
                exit_usage);
   const auto token = read_token(a.token_file);
   if (!token.ok()) return say(token.status(), exit_usage);

@@ -13,6 +13,7 @@
 #include "devices/base/text_table.h"
 #include "devices/files/file_storage.h"
 #include "devices/host_memory.h"
+#include "runtime/launch/fresh_number.h"
 #include "runtime/place/local_plan.h"
 #include "runtime/show/plan_text.h"
 #include "runtime/verify/verify.h"
@@ -93,6 +94,10 @@ std::string without_text(const JobArguments& a) {
 
 }  // namespace
 
+FileStorage::Locks locks_of(const JobArguments& a) {
+  return a.taken_over ? FileStorage::Locks::may_be_held : FileStorage::Locks::exclude;
+}
+
 std::string checkpoint_dir(const JobArguments& a) {
   return a.checkpoint_dir.empty() ? a.out + "/checkpoints" : a.checkpoint_dir;
 }
@@ -100,7 +105,8 @@ std::string checkpoint_dir(const JobArguments& a) {
 int train_command(const App& app, const JobArguments& arguments) {
   JobArguments a = arguments;
   int code = exit_ok;
-  FileStorage storage;
+  if (a.run_number.empty() && !a.store.url.empty()) a.run_number = fmt::format("{:016x}", fresh_number());
+  FileStorage storage(locks_of(a));
   std::optional<Resume> resume;
   std::optional<ResumePoint> point;
   if (a.resumes_memory() && (a.machines.count == 0 || a.config_path.empty()))

@@ -1,12 +1,16 @@
 // Three commands on a language model: train it, show its plan, simulate it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/machines/run_to_lead.h"
 #include "apps/options/config.h"
 #include "apps/options/mesh_spec.h"
+#include "devices/files/file_storage.h"
 #include "runtime/launch/app.h"
+#include "runtime/store/store.h"
 
 namespace troupe::lm {
 
@@ -36,11 +40,17 @@ struct JobArguments {
   std::vector<std::string> inject;                        ///< drills, as runtime/worker/injection.h reads them
   int detect_budget_ms = 2000;                            ///< JobOptions::detect_budget_ms
   runtime::JobMachines machines;                          ///< JobOptions::machines
-  std::string guard_every = "auto";                       ///< what a machine alone has: see apps/job/guards.h
-  std::vector<std::string> hosts;                         ///< whose agents the run starts
-  std::string ssh = "ssh -o BatchMode=yes";               ///< how it reaches them
-  std::int32_t places = 0;                                ///< of each machine of hosts, or of a launcher; 0: one
-  std::string launcher = "auto";  ///< "none": what the environment says of one counts for nothing
+  runtime::StoreOptions store;                            ///< where the lead of the run is kept; no url: nowhere
+  std::int64_t store_lease_s = 10;
+  std::vector<std::string> take_over;        ///< as to_words(TakenOver); empty: nothing is taken over
+  std::optional<TakenOver> taken_over;       ///< this process takes the place of a leader that is lost
+  std::string run_number;                    ///< random: tells the run's folder from others; empty: no store
+  std::vector<std::string> words;            ///< of the command line, without the program's name
+  std::string guard_every = "auto";          ///< what a machine alone has: see apps/job/guards.h
+  std::vector<std::string> hosts;            ///< whose agents the run starts
+  std::string ssh = "ssh -o BatchMode=yes";  ///< how it reaches them
+  std::int32_t places = 0;                   ///< of each machine of hosts, or of a launcher; 0: one
+  std::string launcher = "auto";             ///< "none": what the environment says of one counts for nothing
   /// > 0: kernels take `paced` times their predicted time and compute nothing
   double paced = 0;
   std::int64_t checkpoint_every = -1, keep = -1;  ///< -1: the configuration's
@@ -62,6 +72,10 @@ struct JobArguments {
 
 /// Where a run's checkpoints are.
 std::string checkpoint_dir(const JobArguments& arguments);
+
+/// Who takes the place of a leader that is lost goes on in its folders, though its process may still be there, frozen,
+/// and hold their locks: the store says who leads.
+FileStorage::Locks locks_of(const JobArguments& arguments);
 
 /// Prints an error to stderr; returns `code`.
 int say(const Status& status, int code);

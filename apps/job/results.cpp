@@ -368,6 +368,7 @@ std::string Results::run_json(const JobResult& result, const std::string& status
   run["void_steps"] = void_steps_;
   if (incidents_ > 0) run["incidents"] = {{"count", incidents_}, {"repeated_steps", repeated_steps_}};
   run["status"] = status;
+  if (!a_.run_number.empty()) run["run"] = a_.run_number;
   if (job_ != 0) run["job"] = checkpoint::hexadecimal(job_);
   write_data(run, absolute(a_.data));
   if (saved_ + skipped_ + failed_ > 0) {

@@ -9,6 +9,7 @@
 namespace troupe::lm {
 
 struct RunRecord {
+  std::string run;        ///< JobArguments::run_number; empty: the run had no store
   std::uint64_t job = 0;  ///< the run's number; 0: it neither saved checkpoints nor went on from any
   std::string data;       ///< the path of the text: absolute, unless an older version has written the record
 };

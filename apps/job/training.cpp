@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "apps/job/argument_checks.h"
+#include "apps/job/lead.h"
 #include "apps/job/running.h"
 #include "apps/lm/data.h"
 #include "apps/lm/learning_rate.h"
@@ -77,6 +78,13 @@ int Training::run() {
     log_warn("the drill '" + drill + "' has hit nothing: its act has not come");
   Status s = result.status;
   code = result.exit_code;
+  if (lead_ && !s.ok())
+    if (const Status led = lead_->last_look(); !led.ok()) s = led, code = exit_superseded;
+  if (code == exit_superseded) {  // the files are another process's
+    end_signals_.reset();
+    results_.end_progress();
+    return say(Status(s.code(), s.message() + ": this process has ended"), code);
+  }
   // What the reading actor has failed with.
   if (changed_data_.ok() && code == exit_worker) changed_data_ = corpus_->unchanged();
   if (!s.ok() && !changed_data_.ok()) s = changed_data_, code = exit_data;
@@ -124,6 +132,7 @@ std::string Training::advice() const {
 /// Checks all that can be checked before a worker starts. On an error, `code` is the exit code for it.
 Status Training::open(int& code) {
   code = exit_usage;
+  TROUPE_ASSIGN(lead_, make_lead(a_));
   if (a_.machines.count > 0) TROUPE_TRY(check_machines(code));
   code = exit_data;
   if (a_.data.empty()) return invalid("no training text: name one with --data FILE (plain text, .gz or .dz)");
@@ -210,16 +219,20 @@ Status Training::begin_at_point(int& code) {
 }
 
 Status Training::begin_from_memory(int& code) {
-  code = exit_output;
-  TROUPE_ASSIGN(const auto before,
-                report::read_lines_before(a_.out + "/metrics.jsonl", std::numeric_limits<std::int64_t>::max()));
-  const std::int64_t told = before.train.empty() ? 0 : static_cast<std::int64_t>(before.train.back().step) + 1;
-  code = exit_worker;
-  TROUPE_ASSIGN(gathered_, open_and_gather(a_.machines, end_signals_->fd(), true));
+  JobMachines machines = options().machines;
+  if (a_.replace == "never") machines.count_to_go_on = machines.count_min;
+  auto gathered = open_and_gather(machines, end_signals_->fd(), true);
+  code = gathered.status().code() == Code::superseded ? exit_superseded : exit_worker;
+  TROUPE_ASSIGN(gathered_, std::move(gathered));
   if (!gathered_) {
     code = exit_interrupted;
     return end_signals_->interrupted();
   }
+  // Not before: agents may have served the leader until they joined, and it has written lines.
+  code = exit_output;
+  TROUPE_ASSIGN(const auto before,
+                report::read_lines_before(a_.out + "/metrics.jsonl", std::numeric_limits<std::int64_t>::max()));
+  const std::int64_t told = before.train.empty() ? 0 : static_cast<std::int64_t>(before.train.back().step) + 1;
   auto kept = newest_kept(gathered_->joined, plan_, kept_as(), told);
   const std::int64_t saved = point_ ? point_->manifest.stamp.step : -1;
   if (kept && kept->version >= saved) {
@@ -240,6 +253,10 @@ Status Training::begin_from_memory(int& code) {
   }
   const std::string none = "the agents have kept no whole step of this run, with this mesh and configuration";
   code = exit_checkpoint;
+  if (!point_ && a_.taken_over && told == 0) {  // the leader was lost before the first step was done
+    code = exit_output;
+    return results_.open(plan_, predicted_, 0, true, ahead_);
+  }
   if (!point_) return Status(Code::not_found, "--resume memory: " + none + ", and it has no checkpoint");
   if (!kept) log_warn(none + ": the run goes on from its newest checkpoint");
   return begin_at_point(code);
@@ -283,6 +300,7 @@ JobOptions Training::options() {
   o.tls = a_.tls;
   o.net_devices = a_.net_devices;
   o.machines = a_.machines;
+  o.machines.lead = lead_;
   o.gathered = gathered_;
   o.kept = kept_;
   o.identity = kept_as();
@@ -312,7 +330,10 @@ JobOptions Training::options() {
     };
   }
   o.inject = p_.injections;
-  o.on_incident = [this](const Incident& incident) { results_.incident(incident); };
+  o.on_incident = [this](const Incident& incident) {
+    const bool ends_here = incident.act_ns < 0;  // it may be that another process leads the run, and tells of it
+    if (!ends_here || !lead_ || lead_->last_look().ok()) results_.incident(incident);
+  };
   o.on_straggler = [this](const runtime::Straggler& straggler) { results_.straggler(straggler); };
   o.stall_s = a_.stall_s;
   o.on_ready = [this] {

@@ -57,17 +57,18 @@ class Training {
   const JobArguments& a_;
   const Prepared p_;
   const std::int64_t steps_;
-  FileStorage storage_;
+  FileStorage storage_{locks_of(a_)};
   std::optional<Resume> resume_;
   OutputFolder folder_;
   std::optional<ResumePoint> point_;
   std::shared_ptr<runtime::GatheredMachines> gathered_;  ///< where the run waits for agents before it begins
   std::shared_ptr<const runtime::KeptRun> kept_;         ///< that they have, and from which the run goes on
   std::int64_t first_step_ = 0;
-  std::optional<Corpus> corpus_;  ///< the text, as it was when its fingerprint was taken
-  std::string fingerprint_;       ///< of the text
-  std::string text_;              ///< path of its plain file
-  Status changed_data_;           ///< the text is another one since then
+  std::optional<Corpus> corpus_;               ///< the text, as it was when its fingerprint was taken
+  std::string fingerprint_;                    ///< of the text
+  std::string text_;                           ///< path of its plain file
+  Status changed_data_;                        ///< the text is another one since then
+  std::shared_ptr<runtime::Leadership> lead_;  ///< null: the run has no store
   Predicted predicted_;
   GuardChoice guards_;
   std::string ahead_;  ///< of schedule.ahead = auto, for people

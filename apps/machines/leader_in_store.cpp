@@ -1,0 +1,164 @@
+#include "apps/machines/leader_in_store.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "apps/machines/run_to_lead.h"
+#include "devices/base/check.h"
+#include "devices/base/clock.h"
+#include "devices/base/log.h"
+#include "runtime/agents/launcher.h"
+#include "runtime/elastic/exit_codes.h"
+
+extern char** environ;
+
+namespace troupe::lm {
+
+using namespace runtime;
+
+namespace {
+
+constexpr std::int64_t watch_ms = 1000;                // so long one wait for the store takes at most
+constexpr std::chrono::milliseconds retry{500};        // of a store that does not answer
+constexpr std::int64_t retry_lead_ns = 5'000'000'000;  // of a leader that has ended at once
+constexpr int tries_max = 3;                           // to take the place of one leader
+
+}  // namespace
+
+LeaderInStore::LeaderInStore(std::unique_ptr<Store> store, LeaderInStoreOptions options)
+    : store_(std::move(store)), options_(std::move(options)), news_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  REQUIRE(news_fd_ >= 0, news_fd_);
+  sigset_t all, own;  // signals are for the agent's thread
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &own);
+  thread_ = std::thread([this] { watch(); });
+  ::pthread_sigmask(SIG_SETMASK, &own, nullptr);
+  std::unique_lock lock(mutex_);
+  stops_.wait(lock, [&] { return looked_; });  // the store answers, or the read's deadline is over
+}
+
+LeaderInStore::~LeaderInStore() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  stops_.notify_all();
+  look_at_child(true);
+  thread_.join();
+  ::close(news_fd_);
+}
+
+void LeaderInStore::watch() {
+  std::int64_t revision = 0;
+  for (bool silent = false;;) {
+    auto now = store_->read();
+    {
+      std::unique_lock lock(mutex_);
+      if (stop_) return;
+      looked_ = true;
+      unread_ = now.status();
+      if (now.ok() && stored_ != *now) {
+        stored_ = *now;
+        (void)::eventfd_write(news_fd_, 1);
+      }
+    }
+    stops_.notify_all();
+    if (!now.ok()) {
+      if (!std::exchange(silent, true))
+        log_warn(now.status().message() + ": whether run '" + options_.run + "' has another leader is not known");
+      std::unique_lock lock(mutex_);
+      if (stops_.wait_for(lock, retry, [&] { return stop_; })) return;
+      continue;
+    }
+    if (std::exchange(silent, false)) log_info(store_->name() + " answers again");
+    revision = *now ? (*now)->revision : 0;
+    (void)store_->wait_for_change(revision, watch_ms);  // read() says what is wrong
+  }
+}
+
+Expected<std::string> LeaderInStore::address() {
+  const std::lock_guard lock(mutex_);
+  if (!stored_) {
+    if (!unread_.ok()) return unread_;
+    return Status(Code::unavailable, fmt::format("nobody leads run '{}' ({})", options_.run, store_->name()));
+  }
+  // Whoever is connected stays so until another one leads: a leader that the store does not hear of may go on.
+  return stored_->claim.address;
+}
+
+void LeaderInStore::turn(bool hears) {
+  eventfd_t count = 0;
+  (void)::eventfd_read(news_fd_, &count);
+  look_at_child(false);
+  std::optional<StoredClaim> now;
+  {
+    const std::lock_guard lock(mutex_);
+    if (unread_.ok()) now = stored_;
+  }
+  if (!now || now->leader_lives || hears || options_.lead_at.empty() || child_ > 0) return;
+  if (tried_revision_ != now->revision) tried_revision_ = now->revision, tries_ = 0, next_try_ns_ = 0;
+  const std::int64_t now_ns = SteadyClock().now_ns();
+  if (tries_ >= tries_max || now_ns < next_try_ns_) return;
+  ++tries_;
+  next_try_ns_ = now_ns + retry_lead_ns;
+  start(*now);
+}
+
+void LeaderInStore::look_at_child(bool wait) {
+  int status = 0;
+  if (child_ <= 0) return;
+  pid_t ended = 0;
+  do ended = ::waitpid(child_, &status, wait ? 0 : WNOHANG);
+  while (ended < 0 && errno == EINTR);
+  if (ended != child_) return;
+  child_ = -1;
+  const bool was_late = WIFEXITED(status) && WEXITSTATUS(status) == exit_superseded;
+  log_info(was_late ? "another machine was faster, or leads the run by now"
+                    : "the leader that was started here " + describe_exit(status));
+}
+
+void LeaderInStore::start(const StoredClaim& lost) {
+  const auto give_up = [this](const std::string& why) {
+    tries_ = tries_max;
+    log_warn(fmt::format("this machine cannot lead run '{}': {}", options_.run, why));
+  };
+  const auto run = parse_run_to_lead(lost.claim.record);
+  if (!run.ok()) return give_up(run.status().message());
+  if (run->program != options_.program) return give_up("it runs another build of troupe");
+  log_warn(fmt::format("the leader of run '{}' at {} is lost: this machine takes its place, at {}", options_.run,
+                       lost.claim.address, options_.lead_at));
+  std::vector<std::string> command{"/proc/self/exe"};
+  command.insert(command.end(), run->words.begin(), run->words.end());
+  command.push_back("--take-over");
+  for (const auto& word : to_words({lost.revision, options_.lead_at, options_.token_file, run->run, ::getpid()}))
+    command.push_back(word);
+  std::vector<char*> words;
+  for (std::string& word : command) words.push_back(word.data());
+  words.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t how;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawnattr_init(&how);
+  ::posix_spawn_file_actions_addchdir_np(&files, run->folder.c_str());
+  sigset_t none;
+  sigemptyset(&none);
+  ::posix_spawnattr_setsigmask(&how, &none);
+  ::posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
+  const int error = ::posix_spawn(&child_, words[0], &files, &how, words.data(), environ);
+  ::posix_spawn_file_actions_destroy(&files);
+  ::posix_spawnattr_destroy(&how);
+  if (error == 0) return;
+  child_ = -1;
+  give_up(fmt::format("cannot start it in '{}': {}", run->folder, std::strerror(error)));
+}
+
+}  // namespace troupe::lm

@@ -1,0 +1,37 @@
+// What another machine needs to know to lead a run whose leader (the process of troupe train) is lost, and how its
+// command line says that it does.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "devices/base/status.h"
+
+namespace troupe::lm {
+
+/// What another machine needs to lead a run: Claim::record.
+struct RunToLead {
+  std::string program;             ///< runtime::program_fingerprint
+  std::string folder;              ///< in which the command was started
+  std::vector<std::string> words;  ///< of its command line, without the program's name
+  std::string run;                 ///< a random number that its output folder has, too
+};
+std::string to_text(const RunToLead& run);
+/// Error (`invalid`): the text is none.
+Expected<RunToLead> parse_run_to_lead(const std::string& text);
+
+/// How a command line says that it takes the lead of a run over, behind the words of RunToLead.
+struct TakenOver {
+  std::int64_t revision = 0;  ///< LeadershipOptions::of_revision
+  std::string listen;         ///< HOST:PORT, in the place of --listen
+  std::string token_file;     ///< in the place of --token-file
+  std::string run;            ///< RunToLead::run
+  std::int64_t agent = 0;     ///< the process that has started it, with which it ends
+};
+/// The value of --take-over.
+std::vector<std::string> to_words(const TakenOver& taken);
+/// Error (`invalid`): it is none.
+Expected<TakenOver> parse_taken_over(const std::vector<std::string>& words);
+
+}  // namespace troupe::lm

@@ -1,0 +1,188 @@
+// Runs with a store: whoever is lost of their leaders, another machine's process leads on.
+#include <signal.h>
+
+#include <sstream>
+
+#include "tests/command/etcd_on_machines.h"
+#include "tests/command/on_machines.h"
+#include "tests/skip.h"
+
+using namespace troupe::runtime;
+using namespace troupe::test;
+
+namespace {
+
+/// Machines 0 to 2 have agents that may lead, machines 1 to 3 a member of etcd each.
+struct StoredRun {
+  Machines machines{4};
+  OnMachines job{machines};
+  std::unique_ptr<EtcdOnMachines> etcd;
+  std::vector<std::string> steps{"--steps", "120", "--set", "schedule.batch=8"};
+  std::vector<std::unique_ptr<Run>> agents;
+  std::unique_ptr<Run> command;
+  std::string metrics = job.out + "/metrics.jsonl";
+
+  StoredRun() { job.wait_s = "60"; }
+  /// False: it cannot be had here, as it has said.
+  bool has_etcd() {
+    if (!machines.ok) return skip(Machines::why_not), false;
+    if (!EtcdOnMachines::is_installed()) return skip(EtcdOnMachines::why_not), false;
+    etcd = std::make_unique<EtcdOnMachines>(machines, 1);
+    REQUIRE(etcd->ok);
+    return true;
+  }
+  std::vector<std::string> store(const std::string& run = "r1") const {
+    const std::string url = etcd ? etcd->url() : "files:" + (job.dir / "store");
+    return {"--store", url, "--store-run", run, "--store-lease", "2"};
+  }
+  void begin_agent(int i) {
+    std::vector<std::string> words{"agent",
+                                   "--token-file",
+                                   job.token,
+                                   "--wait",
+                                   job.wait_s,
+                                   "--lead-at",
+                                   Machines::address(i) + ":" + agents_port,
+                                   "--net-device",
+                                   machines.name(i)};
+    const auto where = store();
+    words.insert(words.end(), where.begin(), where.end());
+    agents.push_back(std::make_unique<Run>(machines.on(i, troupe_command(words))));
+  }
+  std::vector<std::string> train_on(int host, const std::vector<std::string>& more) {
+    job.host = host;
+    std::vector<std::string> words{"--mesh", "dp=2", "--recovery", "slots"};
+    for (const auto& part : {steps, slow_links, store(), more}) words.insert(words.end(), part.begin(), part.end());
+    return job.command(2, words);
+  }
+  void begin(int host, const std::vector<std::string>& more = {}) {
+    for (const int i : {0, 1}) begin_agent(i);
+    command = std::make_unique<Run>(train_on(host, more));
+    REQUIRE(command->wait_for_lines(metrics, 20));
+  }
+  bool has_lines(int count) const {
+    for (int i = 0; i < 600 && count_lines(metrics) < count; ++i) ::usleep(100'000);
+    return count_lines(metrics) >= count;
+  }
+  /// The run has ended in order, as one without losses.
+  void check_end(std::size_t first_agent = 0) {
+    for (std::size_t i = first_agent; i < agents.size(); ++i) {
+      const Outcome o = agents[i]->wait(120);
+      INFO(o.err);
+      CHECK(o.code == exit_ok);
+      check_nothing_left(o);
+    }
+    static const std::string alone = told_alone(steps);
+    const bool same = told_by(job.out) == alone;
+    CHECK(same);
+    if (etcd) CHECK(etcd->keys("/troupe/r1/").empty());
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a run whose leader's machine is lost goes on under another machine, which joins in its place") {
+  StoredRun r;
+  if (!r.has_etcd()) return;
+  r.begin(0);
+  r.begin_agent(2);
+  r.machines.cut(0);  // a dead machine sends no goodbye
+  r.command->send_to_group(SIGKILL);
+  r.agents[0]->send_to_group(SIGKILL);
+  r.check_end(1);
+  const auto incident = the_incident(r.job.out);
+  CHECK(incident["from"] == "memory");
+  CHECK(incident["committed"].get<int>() - incident["step"].get<int>() <= 1);
+}
+
+TEST_CASE("a run whose leader's machine is lost goes on with fewer machines, with --replace never") {
+  StoredRun r;
+  if (!r.has_etcd()) return;
+  r.begin(0, {"--replace", "never"});
+  r.machines.cut(0);
+  r.command->send_to_group(SIGKILL);
+  r.agents[0]->send_to_group(SIGKILL);
+  r.check_end(1);
+  const auto incident = the_incident(r.job.out);
+  CHECK(incident["from"] == "memory");
+  CHECK(incident["mesh"] == "dp=1");
+  CHECK(incident["lost"].size() == 1);
+}
+
+TEST_CASE("a leader that was frozen while another one took its place ends, and leaves the run's files alone") {
+  StoredRun r;
+  if (!r.has_etcd()) return;
+  r.begin(3);
+  r.command->send_to_group(SIGSTOP);
+  REQUIRE(r.has_lines(count_lines(r.metrics) + 15));
+  r.command->send_to_group(SIGCONT);
+  const Outcome o = r.command->wait(30);
+  INFO(o.err);
+  CHECK(o.code == exit_superseded);
+  CHECK(o.err.find("run 'r1' is led by 10.77.8.") != std::string::npos);
+  check_nothing_left(o);
+  r.check_end();
+  CHECK(the_incident(r.job.out)["from"] == "memory");
+}
+
+TEST_CASE("a run trains on while its store is away, waits for it after a loss, and goes on when it is back") {
+  StoredRun r;
+  if (!r.has_etcd()) return;
+  r.begin(3);
+  for (const int i : {0, 1}) r.etcd->members[i]->send_to_group(SIGSTOP);
+  REQUIRE(r.has_lines(count_lines(r.metrics) + 15));
+  const auto workers = r.agents[0]->workers();
+  REQUIRE(workers.size() == 1);
+  ::kill(workers[0], SIGKILL);
+  bool waits = false;
+  for (int i = 0; i < 200 && !waits; ++i, ::usleep(100'000))
+    waits = run(troupe_command({"ps", r.job.out})).out.find("waits for its store") != std::string::npos;
+  CHECK(waits);
+  const int before = count_lines(r.metrics);
+  ::sleep(1);
+  CHECK(count_lines(r.metrics) == before);
+  for (const int i : {0, 1}) r.etcd->members[i]->send_to_group(SIGCONT);
+  const Outcome o = r.command->wait(120);
+  INFO(o.err);
+  CHECK(o.code == exit_ok);
+  r.check_end();
+  CHECK(the_incident(r.job.out)["from"] == "memory");
+}
+
+TEST_CASE("a run that is led is not led twice, and another run has the same store") {
+  StoredRun r;
+  if (!r.has_etcd()) return;
+  r.begin(3);
+  const Outcome second = run(r.machines.on(2, train(r.job.dir / "second", [&] {
+                                             std::vector<std::string> words{
+                                                 "--nodes",      "1",        "--listen", Machines::address(2) + ":7071",
+                                                 "--token-file", r.job.token};
+                                             const auto store = r.store();
+                                             words.insert(words.end(), store.begin(), store.end());
+                                             return words;
+                                           }())));
+  check_failure(second, exit_superseded, {"run 'r1' is led by 10.77.8.4:7070"});
+  const auto other = r.store("r2");
+  std::vector<std::string> agent{"agent", "--token-file", r.job.token};
+  agent.insert(agent.end(), other.begin(), other.end());
+  Run its_agent(r.machines.on(2, troupe_command(agent)));
+  std::vector<std::string> words{"--nodes",      "1",         "--listen", Machines::address(2) + ":7071",
+                                 "--token-file", r.job.token, "--steps",  "3"};
+  words.insert(words.end(), other.begin(), other.end());
+  CHECK(run(r.machines.on(2, train(r.job.dir / "other", words))).code == exit_ok);
+  CHECK(its_agent.wait().code == exit_ok);
+  CHECK(r.command->wait(120).code == exit_ok);
+  r.check_end();
+}
+
+TEST_CASE("a run whose command is killed goes on at another address, which its agents find in a folder") {
+  StoredRun r;
+  if (!r.machines.ok) return skip(Machines::why_not);
+  r.begin(3);
+  r.command->send_to_group(SIGKILL);
+  const Outcome o = run(r.train_on(2, {"--resume", "memory"}), 120);
+  INFO(o.err);
+  CHECK(o.code == exit_ok);
+  r.check_end();
+  CHECK(the_incident(r.job.out)["from"] == "memory");
+}
