@@ -46,7 +46,7 @@ void put(wire::Error::Builder b, const Status& s) {
   b.setMessage(s.message());
 }
 Status get(wire::Error::Reader r) {
-  if (r.getCode() > static_cast<std::uint8_t>(Code::internal)) refuse("a code of an error that there is not");
+  if (r.getCode() > static_cast<std::uint8_t>(last_code)) refuse("a code of an error that there is not");
   const auto code = static_cast<Code>(r.getCode());
   return code == Code::ok ? Status() : Status(code, r.getMessage().cStr());
 }

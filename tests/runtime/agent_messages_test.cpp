@@ -160,7 +160,13 @@ TEST_CASE("every report of an agent survives the wire") {
   const WholeVersions none = std::vector<std::int64_t>(), some = std::vector<std::int64_t>{3, 1ll << 40};
   CHECK(from_agent(PlaceEnded{PlaceId{4}, {Kind::ordinary, {}, none}}).end.left == none);
   CHECK(from_agent(PlaceEnded{PlaceId{4}, {Kind::ordinary, {}, some}}).end.left == some);
-  CHECK(from_agent(AgentFailed{Status(Code::exhausted, "no memory")}).why.code() == Code::exhausted);
+  for (const Code code : {Code::invalid, Code::not_found, Code::io, Code::unavailable, Code::exhausted, Code::damaged,
+                          Code::denied, Code::superseded, Code::interrupted, Code::internal}) {
+    const Status why(code, "interrupted by Terminated");
+    CHECK(from_agent(AgentFailed{why}).why.code() == code);
+    CHECK(from_agent(PlaceEnded{PlaceId{4}, {Kind::refused, why, {}}}).end.how.code() == code);
+    CHECK(from_agent(Finished{why}).left.code() == code);
+  }
   CHECK(from_agent(Finished{}).left.ok());
   CHECK(from_agent(Finished{Status(Code::unavailable, "left")}).left.message() == "left");
   from_agent(Beat{});
