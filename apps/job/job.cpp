@@ -10,6 +10,7 @@
 #include "apps/report/files.h"
 #include "apps/report/output.h"
 #include "devices/base/log.h"
+#include "devices/base/plain_text.h"
 #include "devices/base/text_table.h"
 #include "devices/files/file_storage.h"
 #include "devices/host_memory.h"
@@ -22,7 +23,7 @@ namespace troupe::lm {
 using namespace runtime;
 
 int say(const Status& status, int code) {
-  report::put(stderr, "troupe: " + status.message() + "\n");
+  report::put(stderr, "troupe: " + plain_text(status.message()) + "\n");
   return code;
 }
 

@@ -184,7 +184,13 @@ TEST_CASE("what no message of an agent is, is an error") {
   CHECK_FALSE(decode_to_agent(encode(ToAgent(Welcome{7}))).ok());
   CHECK_FALSE(decode_to_agent(encode(ToAgent(Finish{-1, 0}))).ok());
   CHECK_FALSE(decode_from_agent(encode(FromAgent(Joins{"m", 0, ""}))).ok());
-  CHECK_FALSE(decode_from_agent(encode(FromAgent(Joins{"m\n", 1, ""}))).ok());
+  for (const std::string wrong : {"m\n", "m\t", "\x1b[2Jm", "\xc2\x9b"})
+    for (const Joins& joins : {Joins{wrong, 1, ""}, Joins{"m", 1, "", wrong}, Joins{"m", 1, "", "", wrong}})
+      CHECK_FALSE(decode_from_agent(encode(FromAgent(joins))).ok());
+  CHECK(decode_from_agent(encode(FromAgent(Joins{std::string(255, 'm'), 1, ""}))).ok());
+  CHECK_FALSE(decode_from_agent(encode(FromAgent(Joins{std::string(256, 'm'), 1, ""}))).ok());
+  const auto no_code = static_cast<Code>(static_cast<int>(last_code) + 1);
+  CHECK_FALSE(decode_from_agent(encode(FromAgent(AgentFailed{Status(no_code, "b")}))).ok());
   TellPlan no_plan = a_plan();
   no_plan.plan = shared(Enter{});
   const auto refused = decode_to_agent(encode(ToAgent(no_plan)));
