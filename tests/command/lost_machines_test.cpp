@@ -245,7 +245,7 @@ TEST_CASE("a machine that alone has a stage comes back with its memory, and the 
 TEST_CASE("a machine that comes back too late has no part in a run that has taken another one, and is a spare") {
   WaitingRun w;
   if (!w.machines.ok) return skip(Machines::why_not);
-  w.links = slow_links(30);
+  w.links = slow_links(20);
   w.begin();
   Run third(w.job.agent(2));
   w.machines.cut(1);
