@@ -113,7 +113,7 @@ void name_paths_for_all(lm::JobArguments& a) {
   char folder[4096];
   if (!::getcwd(folder, sizeof folder)) return;
   for (std::string* path : {&a.data, &a.out, &a.checkpoint_dir, &a.resume})
-    if (!path->empty() && path->front() != '/' && *path != "latest" && *path != "memory")
+    if (!path->empty() && path->front() != '/' && *path != "latest" && *path != "auto" && *path != "memory")
       *path = std::string(folder) + "/" + *path;
   constexpr std::size_t scheme = std::string_view("files:").size();
   if (a.store.url.rfind("files:", 0) == 0 && a.store.url.size() > scheme && a.store.url[scheme] != '/')

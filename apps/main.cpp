@@ -98,10 +98,11 @@ CLI::Option* checkpoint_options(CLI::App& train, JobArguments& a) {
   return train
       .add_option("--resume", a.resume,
                   "go on from a checkpoint: its folder, a folder of checkpoints, or a run's output folder (default: "
-                  "latest, in --checkpoint-dir); memory: with --nodes, go on with the run in --out whose process is "
+                  "latest, in --checkpoint-dir); auto: latest, or from the beginning where there is none; memory: with "
+                  "--nodes, go on with the run in --out whose process is "
                   "lost, from what its agents have kept, else from its newest checkpoint")
       ->expected(0, 1)
-      ->type_name("[DIR|latest|memory]");
+      ->type_name("[DIR|latest|auto|memory]");
 }
 
 /// Adds `troupe ckpt ...` and returns it; parsing the command line sets `run` to the command that was named.

@@ -49,7 +49,7 @@ int serve_run(const AgentArguments& a, const std::string& join, const TokenKey& 
   const Status s = run_agent(o);
   if (s.ok()) return exit_ok;
   if (s.code() == Code::invalid) return say(s, exit_usage);
-  return say(s, s.message().find("interrupted by") == std::string::npos ? exit_worker : exit_interrupted);
+  return say(s, s.code() == Code::interrupted ? exit_interrupted : exit_worker);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "apps/report/files.h"
 #include "apps/report/output.h"
 #include "devices/base/log.h"
+#include "devices/base/plain_text.h"
 #include "devices/base/text_table.h"
 #include "devices/files/file_storage.h"
 #include "devices/host_memory.h"
@@ -23,7 +24,7 @@ namespace troupe::lm {
 using namespace runtime;
 
 int say(const Status& status, int code) {
-  report::put(stderr, "troupe: " + status.message() + "\n");
+  report::put(stderr, "troupe: " + plain_text(status.message()) + "\n");
   return code;
 }
 
@@ -113,14 +114,18 @@ int train_command(const App& app, const JobArguments& arguments) {
     return say(
         invalid("--resume memory: agents keep what a run has in memory: give its configuration, and its --nodes"),
         exit_usage);
+  if (a.resumes_or_begins() && a.config_path.empty())
+    return say(invalid("--resume auto: the run may begin: give its configuration"), exit_usage);
   if (a.resumes) {
     const bool latest = a.resumes_latest() || a.resumes_memory();
     if (latest && a.out.empty() && a.checkpoint_dir.empty())
       return say(invalid("--resume: name a checkpoint, or a configuration or --out that says where the run is"),
                  exit_usage);
     auto found = Resume::find(storage, latest ? checkpoint_dir(a) : a.resume, Resume::For::training);
-    const bool none = found.status().code() == Code::not_found && a.resumes_memory();
+    const bool none = found.status().code() == Code::not_found && (a.resumes_memory() || a.resumes_or_begins());
     if (!found.ok() && !none) return say(found.status().in("--resume"), exit_checkpoint);
+    if (none && a.resumes_or_begins())
+      log_info("--resume auto: there is no checkpoint in '" + checkpoint_dir(a) + "': the run begins");
     if (found.ok()) {
       resume = *std::move(found);
       auto first = resume->next();

@@ -56,7 +56,9 @@ struct JobArguments {
   std::int64_t checkpoint_every = -1, keep = -1;  ///< -1: the configuration's
   std::string checkpoint_dir;                     ///< empty: OUT/checkpoints
   bool resumes = false;
-  std::string resume;  ///< a folder; empty or "latest": the newest in checkpoint_dir; "memory": what agents have kept
+  /// A folder; empty or "latest": the newest in checkpoint_dir; "auto": that, or the beginning where there is none;
+  /// "memory": what agents have kept.
+  std::string resume;
   int stall_s = 120;
   std::string dot;                                        ///< plan
   double tf_ms = -1, tb_ms = -1, tw_ms = -1, hop_ms = 0;  ///< sim
@@ -64,10 +66,12 @@ struct JobArguments {
 
   /// --tb, or what it is where only --tf is given, in ms. REQUIRES: tf_ms >= 0 or tb_ms >= 0.
   double backward_ms() const { return tb_ms >= 0 ? tb_ms : 2 * tf_ms; }
-  /// Whether the run goes on from the newest checkpoint in checkpoint_dir.
   /// Whether the run goes on from what agents have kept of it, or where that is not whole, from the newest checkpoint.
   bool resumes_memory() const { return resumes && resume == "memory"; }
-  bool resumes_latest() const { return resumes && (resume.empty() || resume == "latest"); }
+  /// Whether the run goes on from the newest checkpoint in checkpoint_dir, or where there is none, begins.
+  bool resumes_or_begins() const { return resumes && resume == "auto"; }
+  /// Whether the run goes on from the newest checkpoint in checkpoint_dir.
+  bool resumes_latest() const { return resumes_or_begins() || (resumes && (resume.empty() || resume == "latest")); }
 };
 
 /// Where a run's checkpoints are.

@@ -2,6 +2,7 @@
 
 #include "apps/job/job.h"
 #include "apps/report/output.h"
+#include "devices/base/plain_text.h"
 #include "runtime/agents/ask_at_port.h"
 #include "runtime/launch/job_socket.h"
 
@@ -27,7 +28,7 @@ int ask(const RunningArguments& a, const std::string& request, int limit_s) {
   }
   constexpr const char* refused = "troupe: ";
   if (answer->rfind(refused, 0) == 0) return say(invalid(answer->substr(std::string(refused).size())), exit_plan);
-  report::print(*answer + (answer->back() == '\n' ? "" : "\n"));
+  report::print(plain_text(*answer) + (answer->back() == '\n' ? "" : "\n"));
   return exit_ok;
 }
 

@@ -86,8 +86,7 @@ int lead(const App& app, JobArguments a, const LaunchedTask& task, const std::st
 int follow(const JobArguments& a, const LaunchedTask& task, const std::string& meets) {
   const auto invitation = await_invitation(meets, a.machines.wait_s);
   if (!invitation.ok()) {
-    const bool interrupted = invitation.status().message().find("interrupted by") == 0;
-    return say(invitation.status(), interrupted ? exit_interrupted : exit_worker);
+    return say(invitation.status(), invitation.status().code() == Code::interrupted ? exit_interrupted : exit_worker);
   }
   AgentArguments g;
   g.stays = true;

@@ -28,7 +28,7 @@ std::string invitation_path(const std::string& out, const std::string& start);
 /// folder. REQUIRES: this process has the folder's lock: no other run meets there. Error (`io`): of the disk.
 Status write_invitation(const std::string& path, const Invitation& invitation);
 /// Waits up to `wait_s` seconds for the file. Error (`unavailable`): it has not come; (`invalid`) it is another user's,
-/// or others may read it, or it has another form; "interrupted by Terminated" where a signal has come.
+/// or others may read it, or it has another form; `interrupted`, "interrupted by Terminated", where a signal has come.
 Expected<Invitation> await_invitation(const std::string& path, int wait_s);
 /// Reads it from a descriptor, and nothing behind it. Error (`unavailable`): that has ended before.
 Expected<Invitation> read_invitation(int fd);

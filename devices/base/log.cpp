@@ -10,6 +10,8 @@
 #include <mutex>
 #include <utility>
 
+#include "devices/base/plain_text.h"
+
 namespace troupe {
 
 namespace {
@@ -63,8 +65,9 @@ Log& the_log() {
 
 void write_line(LogLevel level, std::string_view who, std::string_view text) {
   if (!logs(level)) return;
+  const std::string plain = plain_text(text);
   the_log().sink.log({spdlog::string_view_t(who.data(), who.size()), of_spdlog(level),
-                      spdlog::string_view_t(text.data(), text.size())});
+                      spdlog::string_view_t(plain.data(), plain.size())});
 }
 
 /// The level of a line of the log of `who`, whose text is left in `line`; `off`: it is none.
@@ -103,7 +106,7 @@ void log_error(std::string_view text) { write_line(LogLevel::error, the_log().na
 
 void pass_log_line(std::string_view who, std::string_view line) {
   const LogLevel level = take_level(who, line);
-  write_line(level == LogLevel::off ? LogLevel::info : level, who, line);
+  write_line(level == LogLevel::off ? LogLevel::info : level, who, plain_line(line));
 }
 
 }  // namespace troupe

@@ -3,8 +3,9 @@
 //   troupe: warning: checkpoint of step 40 failed (1 in a row): ...
 //   worker 3: debug: connects to 3 peers
 //
-// Errors that end a command are no log lines: they are told once, with the exit code. A line that is below the level
-// costs a comparison; a text that takes work to make is made behind logs(). Thread-safe, except where said.
+// Control characters but tab and newline are escaped (plain_text.h). Errors that end a command are no log lines: they
+// are told once, with the exit code. A line that is below the level costs a comparison; a text that takes work to make
+// is made behind logs(). Thread-safe, except where said.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,7 @@ void log_warn(std::string_view text);
 void log_error(std::string_view text);
 
 /// Writes what the process `who` ("worker 3") has put out: a line of its log at the line's own level, any other (of a
-/// library, say) at level info.
+/// library, say) at level info. It stays one line, of plain_line_bytes_max bytes at most.
 void pass_log_line(std::string_view who, std::string_view line);
 
 }  // namespace troupe

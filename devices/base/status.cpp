@@ -16,6 +16,7 @@ const char* to_string(Code code) {
     case Code::denied: return "denied";
     case Code::superseded: return "superseded";
     case Code::internal: return "internal";
+    case Code::interrupted: return "interrupted";
   }
   return "unknown";
 }

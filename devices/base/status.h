@@ -24,7 +24,10 @@ enum class Code : std::uint8_t {
   denied,       ///< the system does not let this process: permissions, or a read-only filesystem
   superseded,   ///< another job has what this job had: no later attempt succeeds
   internal,     ///< a bug that was caught at a boundary
+  interrupted,  ///< a signal, or what stands for one, has asked for the end
 };
+/// Numbers beyond it, in a message say, are no code.
+inline constexpr Code last_code = Code::interrupted;
 
 /// The name of a code, for messages ("invalid", "io", ...).
 const char* to_string(Code code);

@@ -55,7 +55,7 @@ bool EndSignals::has_come() {
 
 Status EndSignals::interrupted() {
   while (const auto signal = take())
-    if (first_.ok()) first_ = Status(Code::unavailable, std::string("interrupted by ") + ::strsignal(*signal));
+    if (first_.ok()) first_ = Status(Code::interrupted, std::string("interrupted by ") + ::strsignal(*signal));
   return first_;
 }
 

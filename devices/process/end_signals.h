@@ -24,7 +24,8 @@ class EndSignals {
   int fd() const { return fd_; }
   /// The number of the oldest signal that has come and was not taken yet.
   std::optional<int> take() const;
-  /// Ok before the first signal; then "interrupted by Terminated", each time. Takes the signals that have come.
+  /// Ok before the first signal; then `interrupted`, "interrupted by Terminated", each time. Takes the signals that
+  /// have come.
   Status interrupted();
   /// Whether one has come since the process began that an EndSignals has taken, or dropped, or holds back.
   static bool has_come();

@@ -23,7 +23,7 @@ void AgentEnds::watch(PollSet& set) {
 Status AgentEnds::due(bool serves, std::int64_t now_ns) {
   constexpr std::int64_t one_event_ns = 1'000'000'000;  // as a job takes signals
   while (const auto signal = signals_.take()) {
-    const Status s(Code::unavailable, std::string("interrupted by ") + ::strsignal(*signal));
+    const Status s(Code::interrupted, std::string("interrupted by ") + ::strsignal(*signal));
     if (!why_.ok()) continue;
     if (!outlasts_signal_ || !serves) {
       why_ = s;
@@ -37,7 +37,7 @@ Status AgentEnds::due(bool serves, std::int64_t now_ns) {
       why_ = s;
     }
   }
-  if (why_.ok() && ended_) why_ = Status(Code::unavailable, "interrupted by the end of its standard input");
+  if (why_.ok() && ended_) why_ = Status(Code::interrupted, "interrupted by the end of its standard input");
   if (why_.ok() && !serves) why_ = outlasted_;
   return why_;
 }

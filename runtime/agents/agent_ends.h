@@ -21,7 +21,8 @@ class AgentEnds {
   AgentEnds(const AgentEnds&) = delete;
   /// Adds what due() looks at.
   void watch(PollSet& set);
-  /// Ok while the agent goes on. `serves`: a job has its machine now. Error: "interrupted by Terminated".
+  /// Ok while the agent goes on. `serves`: a job has its machine now. Error: `interrupted`, "interrupted by
+  /// Terminated".
   Status due(bool serves, std::int64_t now_ns);
 
  private:

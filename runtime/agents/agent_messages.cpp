@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "devices/base/overloaded.h"
+#include "devices/base/plain_text.h"
 #include "devices/base/wire.h"
 #include "runtime/agents/agent.capnp.h"
 #include "runtime/agents/sodium_bytes.h"
@@ -46,7 +47,7 @@ void put(wire::Error::Builder b, const Status& s) {
   b.setMessage(s.message());
 }
 Status get(wire::Error::Reader r) {
-  if (r.getCode() > static_cast<std::uint8_t>(Code::internal)) refuse("a code of an error that there is not");
+  if (r.getCode() > static_cast<std::uint8_t>(last_code)) refuse("a code of an error that there is not");
   const auto code = static_cast<Code>(r.getCode());
   return code == Code::ok ? Status() : Status(code, r.getMessage().cStr());
 }
@@ -276,9 +277,12 @@ Expected<FromAgent> decode_from_agent(std::span<const std::byte> in) {
             if (x.getPlaces() < 1) refuse("an agent without a place");
             Joins out{x.getMachine().cStr(), x.getPlaces(), x.getProgram().cStr(), x.getNetDevice().cStr(),
                       x.getHost().cStr()};
-            for (const std::string* text : {&out.machine, &out.net_device})
-              if (std::any_of(text->begin(), text->end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }))
+            for (const std::string* text : {&out.machine, &out.net_device, &out.host}) {
+              constexpr std::size_t name_bytes_max = 255;
+              if (text->size() > name_bytes_max) refuse("a name of more than 255 bytes");
+              if (plain_line(*text) != *text || text->find('\t') != std::string::npos)
                 refuse("a name with control characters");
+            }
             out.kept.of = {x.getJob(), x.getGeneration()};
             for (const auto& kept : x.getKept()) {
               constexpr std::int32_t places_max = 1 << 20;

@@ -457,7 +457,7 @@ void Coordinator::run(std::int64_t now_ns) {
 void Coordinator::interrupt(const std::string& why, int code, std::int64_t now_ns) {
   const std::int64_t version = session_->earliest_end();
   const bool can_pause = checkpoints_ && begun_;
-  if (pause_.asked() || !can_pause || diverged_) return end(Status(Code::unavailable, why), code);
+  if (pause_.asked() || !can_pause || diverged_) return end(Status(Code::interrupted, why), code);
   pause_.begin(why, code, version, options_.session.steps, now_ns);
   if (pause_.begun()) checkpoints_->end_with(version), session_->pause_at(version);
   if (options_.on_pause) options_.on_pause(why, version);

@@ -29,7 +29,7 @@ class Pause {
     why_ = why;
     code_ = code;
     if (version >= steps) return;
-    status_ = Status(Code::unavailable, fmt::format("{} after step {} of {}", why, version, steps));
+    status_ = Status(Code::interrupted, fmt::format("{} after step {} of {}", why, version, steps));
   }
   /// Whether the job ends before its last step.
   bool begun() const { return !status_.ok(); }
@@ -41,7 +41,7 @@ class Pause {
   /// The steps that are under way take too long: the job ends with this version, which is whole. REQUIRES: begun.
   void end_with(std::int64_t version, std::int64_t steps) {
     version_ = version;
-    status_ = Status(Code::unavailable, fmt::format("{} after step {} of {}", why_, version, steps));
+    status_ = Status(Code::interrupted, fmt::format("{} after step {} of {}", why_, version, steps));
   }
   /// After which it ends. REQUIRES: asked.
   std::int64_t version() const { return version_; }

@@ -10,6 +10,7 @@
 #include "devices/base/check.h"
 #include "devices/base/clock.h"
 #include "devices/base/overloaded.h"
+#include "devices/base/plain_text.h"
 #include "runtime/plan/plan_io.h"
 
 namespace troupe::runtime {
@@ -403,7 +404,7 @@ void JobPlaces::take(const FromAgent& message, Coordinator& coordinator, std::in
                  },
                  [&](const PlaceLogged& m) {
                    auto& lines = at(m.place).last_lines;
-                   lines.push_back(m.line);
+                   lines.push_back(plain_line(m.line));
                    if (lines.size() > log_lines_kept) lines.pop_front();
                    log_(m.place, m.line);
                  },

@@ -397,7 +397,7 @@ Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
           case wire::FromWorker::FAILED: {
             const auto f = r.getFailed();
             const auto code = static_cast<Code>(f.getCode());
-            if (code == Code::ok || code > Code::internal) reject("a failure with a code that no error has");
+            if (code == Code::ok || code > last_code) reject("a failure with a code that no error has");
             return WorkerFailed{f.getActor().cStr(), Status(code, f.getMessage().cStr())};
           }
           case wire::FromWorker::EXPLANATION: return Explained{r.getExplanation().cStr()};

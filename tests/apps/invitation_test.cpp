@@ -7,6 +7,7 @@
 
 #include <thread>
 
+#include "devices/process/end_signals.h"
 #include "tests/apps/temp_dir.h"
 
 using namespace troupe;
@@ -45,6 +46,11 @@ TEST_CASE("a task waits for the invitation of its own start, and reads none of a
   const auto none = await_invitation(path, 0);
   CHECK(none.status().code() == Code::unavailable);
   CHECK(none.status().message().find(path) != std::string::npos);
+  {
+    const EndSignals signals;  // takes it from the process
+    ::raise(SIGTERM);
+    CHECK(await_invitation(path, 20).status().code() == Code::interrupted);
+  }
   std::thread first([&] {
     ::usleep(300'000);
     CHECK(write_invitation(path, some_invitation).ok());

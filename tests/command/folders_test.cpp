@@ -125,6 +125,38 @@ TEST_CASE(
   CHECK(summary(dir / "out")["params_hash"] == summary(dir / "straight")["params_hash"]);
 }
 
+TEST_CASE(
+    "--resume auto begins a run that has no checkpoint, sets aside what a start without one has left, and goes on from "
+    "the newest once there is one, or the one before where that is damaged; where all are, it does not begin anew") {
+  TempDir dir;
+  const auto start = [&](const char* steps, const char* every) {
+    return run(train(dir / "out", {"--resume", "auto", "--steps", steps, "--checkpoint-every", every, "--quiet"}));
+  };
+  check_success(start("2", "0"));  // no folder yet
+  const auto metrics = read(dir / "out/metrics.jsonl");
+  check_success(start("2", "2"));  // lines, and no checkpoint
+  CHECK(read(dir / "out/earlier-1/metrics.jsonl") == metrics);
+  check_success(start("4", "2"));
+  CHECK(summary(dir / "out")["resumed_at"] == 2);
+  std::vector<std::string> manifests;
+  for (const auto& entry : fs::directory_iterator(dir / "out/checkpoints"))
+    if (fs::exists(entry.path() / "manifest")) manifests.push_back((entry.path() / "manifest").string());
+  std::sort(manifests.begin(), manifests.end());
+  REQUIRE(manifests.size() == 2);
+  write_text(manifests[1], "garbage");
+  const Outcome passed = start("4", "2");
+  CHECK(passed.code == exit_ok);
+  CHECK(passed.err.find("is passed over") != std::string::npos);
+  CHECK(summary(dir / "out")["resumed_at"] == 2);
+  check_success(run(train(dir / "straight", {"--steps", "4", "--quiet"})));
+  CHECK(summary(dir / "out")["params_hash"] == summary(dir / "straight")["params_hash"]);
+  for (const auto& entry : fs::directory_iterator(dir / "out/checkpoints"))
+    if (fs::exists(entry.path() / "manifest")) write_text((entry.path() / "manifest").string(), "garbage");
+  CHECK(start("6", "2").code == exit_checkpoint);
+  check_one_line(run(troupe_command({"train", "--resume", "auto", "--out", dir / "none"})), exit_usage,
+                 {"--resume auto: the run may begin: give its configuration"});
+}
+
 TEST_CASE("checkpoints may lie in the output folder itself") {
   TempDir dir;
   check_success(

@@ -230,13 +230,14 @@ std::string no_slurm() {
   return ::geteuid() == 0 ? "" : "a cluster of Slurm is started by root only";
 }
 
-/// The script of a job, as docs/launchers.md has it: an attempt that a signal has ended is queued again.
+/// The script of a job, as docs/launchers.md has it, the same for each attempt: one that a signal has ended is queued
+/// again.
 std::string write_job(const Started& job, const std::vector<std::string>& more) {
   const std::string path = job.dir / "job.sh";
   std::ofstream script(path);
   script << "#!/bin/sh\nsrun";
   for (const auto& word : train(job.out, more)) script << " '" << word << "'";
-  script << " ${SLURM_RESTART_COUNT:+--resume latest}\ncode=$?\n"
+  script << " --resume auto\ncode=$?\n"
             "if [ $code = 130 ]; then scontrol requeue $SLURM_JOB_ID; fi\nexit $code\n";
   script.close();
   REQUIRE(::chmod(path.c_str(), 0700) == 0);

@@ -31,14 +31,14 @@ namespace {
 
 /// Two machines train until `lose` takes one of them away: the run goes on with the other, bitwise. `cause`: what it
 /// says of the loss; `after`: what is seen to once it is over.
-void lose_a_machine(int steps, const std::function<void(const Machines&, Run&)>& lose, const std::string& cause,
+void lose_a_machine(const std::function<void(const Machines&, Run&)>& lose, const std::string& cause,
                     const std::function<void(Run&)>& after, double most_s = 4) {
   const Machines machines(2);
   if (!machines.ok) return skip(Machines::why_not);
   const OnMachines job(machines);
-  const std::vector<std::string> words{"--steps", std::to_string(steps), "--set", "schedule.batch=8"};
+  const std::vector<std::string> words{"--steps", "120", "--set", "schedule.batch=8"};
   std::vector<std::string> more{"--mesh", "dp=2", "--recovery", "slots", "--replace", "never"};
-  more.insert(more.end(), words.begin(), words.end());
+  for (const auto& part : {words, slow_links(5)}) more.insert(more.end(), part.begin(), part.end());
   Run here(job.agent(0)), there(job.agent(1));
   Run command(job.command(2, more));
   REQUIRE(command.wait_for_lines(job.out + "/metrics.jsonl", 20));
@@ -63,25 +63,23 @@ void lose_a_machine(int steps, const std::function<void(const Machines&, Run&)>&
 }  // namespace
 
 TEST_CASE("a machine that is lost takes its workers with it, and the run goes on with what is left") {
-  lose_a_machine(
-      300, [](const Machines&, Run& there) { there.send_to_group(SIGKILL); }, "", [](Run&) {});
+  lose_a_machine([](const Machines&, Run& there) { there.send_to_group(SIGKILL); }, "", [](Run&) {});
 }
 
 TEST_CASE("an agent that is told to end is lost, with its workers, and says 130") {
-  lose_a_machine(
-      300, [](const Machines&, Run& there) { there.send_to_group(SIGTERM); }, "",
-      [](Run& there) { CHECK(there.wait().code == exit_interrupted); });
+  lose_a_machine([](const Machines&, Run& there) { there.send_to_group(SIGTERM); }, "",
+                 [](Run& there) { CHECK(there.wait().code == exit_interrupted); });
 }
 
 TEST_CASE(
     "a machine that is cut off is lost after the budget, and its workers end; the run goes on with what is left") {
-  lose_a_machine(
-      400, [](const Machines& machines, Run&) { machines.cut(1); }, "its agent has said nothing for",
-      [](Run& there) {
-        for (int i = 0; i < 100 && !there.workers().empty(); ++i) ::usleep(100'000);  // it waits for ten seconds itself
-        CHECK(there.workers().empty());
-        there.send_to_group(SIGKILL);
-      });
+  lose_a_machine([](const Machines& machines, Run&) { machines.cut(1); }, "its agent has said nothing for",
+                 [](Run& there) {
+                   for (int i = 0; i < 100 && !there.workers().empty(); ++i)
+                     ::usleep(100'000);  // it waits for ten seconds itself
+                   CHECK(there.workers().empty());
+                   there.send_to_group(SIGKILL);
+                 });
 }
 
 TEST_CASE("a worker that crashes takes its state from another machine, over the network") {
@@ -165,18 +163,19 @@ TEST_CASE("a run that waits for a machine and is told to end saves what is left 
 TEST_CASE("a run that goes on with fewer machines takes one that comes back at a step's end, and repeats none") {
   WaitingRun w;
   if (!w.machines.ok) return skip(Machines::why_not);
-  w.steps = {"--steps", "1500", "--set", "schedule.batch=8", "--set", "eval.every=0"};
-  w.links.clear();  // there are many
+  w.job.places = 2;
+  w.mesh = "dp=3";  // two workers are left, and the links between them stay slow
+  w.links = slow_links(20);
   w.begin({"--replace", "never"});
   w.there->send_to_group(SIGKILL);
-  REQUIRE(w.command->wait_for_lines(w.job.out + "/metrics.jsonl", count_lines(w.job.out + "/metrics.jsonl") + 50));
+  REQUIRE(w.command->wait_for_lines(w.job.out + "/metrics.jsonl", count_lines(w.job.out + "/metrics.jsonl") + 5));
   Run again(w.job.agent(1));
   w.check_end();
   const auto incidents = incidents_of(w.job.out);
   REQUIRE(incidents.size() == 2);
-  CHECK(incidents[0]["mesh"] == "dp=1");
+  CHECK(incidents[0]["mesh"] == "dp=2");
   CHECK(incidents[1].contains("planned"));
-  CHECK(incidents[1]["mesh"] == "dp=2");
+  CHECK(incidents[1]["mesh"] == "dp=3");
   CHECK(incidents[1]["step"] == incidents[1]["committed"]);
   CHECK(incidents[1]["cause"] == "machine " + w.machines.name(1) + " has joined");
   CHECK(again.wait().code == exit_ok);
@@ -246,8 +245,7 @@ TEST_CASE("a machine that alone has a stage comes back with its memory, and the 
 TEST_CASE("a machine that comes back too late has no part in a run that has taken another one, and is a spare") {
   WaitingRun w;
   if (!w.machines.ok) return skip(Machines::why_not);
-  w.steps = {"--steps", "2000", "--set", "schedule.batch=8"};
-  w.links.clear();  // there are many
+  w.links = slow_links(20);
   w.begin();
   Run third(w.job.agent(2));
   w.machines.cut(1);

@@ -108,8 +108,7 @@ TEST_CASE("another mesh on request moves state between machines, and repeats no 
 TEST_CASE("an agent whose machine's name is taken is refused for as long as it is, and disturbs nothing") {
   WaitingRun w;
   if (!w.machines.ok) return skip(Machines::why_not);
-  w.steps = {"--steps", "1000", "--set", "schedule.batch=8"};
-  w.links.clear();  // there are many
+  w.links = slow_links(10);
   w.begin();
   w.job.wait_s = "1";
   const Outcome taken = run(w.job.agent(2, {"--name", w.machines.name(1)}));
@@ -122,8 +121,9 @@ TEST_CASE("an agent whose machine's name is taken is refused for as long as it i
 TEST_CASE("who has the token asks a run from another machine what it does, and to go on with another mesh") {
   WaitingRun w;
   if (!w.machines.ok) return skip(Machines::why_not);
-  w.steps = {"--steps", "1500", "--set", "schedule.batch=8"};
-  w.links.clear();  // there are many
+  w.job.places = 2;
+  w.mesh = "dp=3";  // with two workers the links between them stay slow
+  w.links = slow_links(20);
   w.begin();
   const std::string at = Machines::address(0) + ":" + agents_port, other = w.job.dir / "other";
   const auto from_third = [&](std::vector<std::string> words) {
@@ -136,9 +136,9 @@ TEST_CASE("who has the token asks a run from another machine what it does, and t
   const Outcome refused = from_third({"ps", at, "--token-file", other});
   CHECK(refused.code == exit_output);
   CHECK(refused.err.find("it may have another token") != std::string::npos);
-  const Outcome scaled = from_third({"scale", at, "--mesh", "dp=1", "--token-file", w.job.token});
+  const Outcome scaled = from_third({"scale", at, "--mesh", "dp=2", "--token-file", w.job.token});
   CHECK(scaled.code == exit_ok);
-  CHECK(scaled.out.find("the job goes on as dp=1") != std::string::npos);
+  CHECK(scaled.out.find("the job goes on as dp=2") != std::string::npos);
   check_one_line(from_third({"scale", at, "--mesh", "dp=1,tp=2", "--token-file", w.job.token}), exit_plan,
                  {"'dp=1,tp=2' has tp=2, and the run tp=1"});
   w.check_end();

@@ -75,8 +75,8 @@ inline nlohmann::json the_incident(const std::string& out) {
   return found[0];
 }
 
-/// So slow is every message between workers at least: a run of a hundred steps takes three seconds on any machine.
-inline const std::vector<std::string> slow_links{"--throttle", "latency=5ms"};
+/// So slow is every message between workers at least: with 5 ms a hundred steps take three seconds on any machine.
+inline std::vector<std::string> slow_links(int ms) { return {"--throttle", "latency=" + std::to_string(ms) + "ms"}; }
 
 /// Two machines train until one of them is gone; the run waits for another one in its place.
 struct WaitingRun {
@@ -84,7 +84,7 @@ struct WaitingRun {
   OnMachines job{machines};
   std::vector<std::string> steps{"--steps", "120", "--set", "schedule.batch=8"};
   std::string mesh = "dp=2";
-  std::vector<std::string> links = slow_links;
+  std::vector<std::string> links = slow_links(5);
   int first = 0, second = 1;  // the machines that train; the command is on 0
   std::unique_ptr<Run> here, there, command;
 

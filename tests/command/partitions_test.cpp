@@ -70,8 +70,9 @@ TEST_CASE(
     "with --replace never a run leaves a machine that another one does not reach, and takes it back once it does") {
   PartedRun w;
   if (!w.machines.ok) return skip(Machines::why_not);
-  w.steps = {"--steps", "900", "--set", "schedule.batch=8"};
-  w.links.clear();  // there are many
+  w.job.places = 2;
+  w.mesh = "dp=3";  // two workers are left, and the links between them stay slow
+  w.links = slow_links(30);
   w.begin({"--replace", "never"});
   part(w.machines, 1, 2, Ways::both);
   for (int i = 0; i < 200 && incidents_of(w.job.out).empty(); ++i) ::usleep(100'000);
@@ -80,9 +81,9 @@ TEST_CASE(
   const auto incidents = incidents_of(w.job.out);
   REQUIRE(incidents.size() == 2);
   check_cause(incidents[0]);
-  CHECK(incidents[0]["mesh"] == "dp=1");
+  CHECK(incidents[0]["mesh"] == "dp=2");
   CHECK(incidents[1]["cause"] == "machine " + w.machines.name(2) + " has joined");
-  CHECK(incidents[1]["mesh"] == "dp=2");
+  CHECK(incidents[1]["mesh"] == "dp=3");
   for (Run* agent : {w.here.get(), w.there.get()}) CHECK(agent->wait().code == exit_ok);
 }
 

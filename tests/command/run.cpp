@@ -160,7 +160,7 @@ void Run::read_output() {
 }
 
 bool Run::wait_for_lines(const std::string& file, int count) {
-  const double until = now_s() + 10;
+  const double until = now_s() + 30;
   while (now_s() < until && !reap()) {
     read_output();
     if (count_lines(file) >= count) return true;

@@ -37,7 +37,7 @@ class Run {
   /// To the command only, or to its whole group as a terminal does.
   void send(int signal) const;
   void send_to_group(int signal) const;
-  /// True once the file has `count` lines; false when the command ends or ten seconds pass first.
+  /// True once the file has `count` lines; false when the command ends or 30 s pass first.
   bool wait_for_lines(const std::string& file, int count);
   /// Until the command has ended.
   Outcome wait(double limit_s = 30);

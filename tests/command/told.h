@@ -1,6 +1,7 @@
 // What must not depend on where the workers of a run are.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -24,12 +25,18 @@ inline std::string told_by(const std::string& out) {
   return text;
 }
 
-/// Of the same run on this machine, with one worker.
-inline std::string told_alone(std::vector<std::string> more, double limit_s = 150) {
-  TempDir dir;
-  more.push_back("--quiet");
-  check_success(run(train(dir / "out", more), limit_s));
-  return told_by(dir / "out");
+/// Of the same run on this machine, with one worker. Test cases of a file that ask for the same run share it.
+inline const std::string& told_alone(const std::vector<std::string>& arguments, double limit_s = 150) {
+  static std::map<std::vector<std::string>, std::string> told;
+  auto& text = told[arguments];
+  if (text.empty()) {
+    TempDir dir;
+    auto more = arguments;
+    more.push_back("--quiet");
+    check_success(run(train(dir / "out", more), limit_s));
+    text = told_by(dir / "out");
+  }
+  return text;
 }
 
 }  // namespace troupe::test

@@ -80,6 +80,7 @@ TEST_CASE("Status: ok by default; errors carry a code, a message and their conte
   CHECK(std::string(to_string(Code::exhausted)) == "exhausted");
   CHECK(std::string(to_string(Code::denied)) == "denied");
   CHECK(std::string(to_string(Code::superseded)) == "superseded");
+  CHECK(std::string(to_string(Code::interrupted)) == "interrupted");
 }
 
 TEST_CASE("Expected: a value or an error, passed on by TROUPE_TRY and TROUPE_ASSIGN") {

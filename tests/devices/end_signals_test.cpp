@@ -15,6 +15,7 @@ TEST_CASE("the first signal is what has interrupted, however often it is asked")
   CHECK(signals.interrupted().ok());
   ::raise(SIGTERM);
   for (int i = 0; i < 2; ++i) CHECK(signals.interrupted().message() == "interrupted by Terminated");
+  CHECK(signals.interrupted().code() == Code::interrupted);
   ::raise(SIGINT);
   CHECK(signals.interrupted().message() == "interrupted by Terminated");
   CHECK_FALSE(signals.take().has_value());

@@ -28,7 +28,7 @@ TEST_CASE("an agent ends by the first signal") {
     CHECK(ends.due(true, 0).ok());
     ::raise(signal);
     CHECK(ends.due(true, 0).message().find("interrupted by ") == 0);
-    CHECK_FALSE(ends.due(true, 100 * one_second_ns).ok());
+    CHECK(ends.due(true, 100 * one_second_ns).code() == Code::interrupted);
   }
 }
 
@@ -40,7 +40,9 @@ TEST_CASE("an agent that outlasts a signal goes on with its run, and ends with i
   CHECK(ends.due(true, 10 * one_second_ns + one_second_ns / 2).ok());
   ::raise(SIGHUP);
   CHECK(ends.due(true, 60 * one_second_ns).ok());
-  CHECK(ends.due(false, 61 * one_second_ns).message() == "interrupted by Terminated");
+  const Status ended = ends.due(false, 61 * one_second_ns);
+  CHECK(ended.message() == "interrupted by Terminated");
+  CHECK(ended.code() == Code::interrupted);
 }
 
 TEST_CASE("an agent that outlasts a signal ends by a second one, a second later, and by the first before its run") {

@@ -160,7 +160,13 @@ TEST_CASE("every report of an agent survives the wire") {
   const WholeVersions none = std::vector<std::int64_t>(), some = std::vector<std::int64_t>{3, 1ll << 40};
   CHECK(from_agent(PlaceEnded{PlaceId{4}, {Kind::ordinary, {}, none}}).end.left == none);
   CHECK(from_agent(PlaceEnded{PlaceId{4}, {Kind::ordinary, {}, some}}).end.left == some);
-  CHECK(from_agent(AgentFailed{Status(Code::exhausted, "no memory")}).why.code() == Code::exhausted);
+  for (const Code code : {Code::invalid, Code::not_found, Code::io, Code::unavailable, Code::exhausted, Code::damaged,
+                          Code::denied, Code::superseded, Code::interrupted, Code::internal}) {
+    const Status why(code, "interrupted by Terminated");
+    CHECK(from_agent(AgentFailed{why}).why.code() == code);
+    CHECK(from_agent(PlaceEnded{PlaceId{4}, {Kind::refused, why, {}}}).end.how.code() == code);
+    CHECK(from_agent(Finished{why}).left.code() == code);
+  }
   CHECK(from_agent(Finished{}).left.ok());
   CHECK(from_agent(Finished{Status(Code::unavailable, "left")}).left.message() == "left");
   from_agent(Beat{});
@@ -178,7 +184,13 @@ TEST_CASE("what no message of an agent is, is an error") {
   CHECK_FALSE(decode_to_agent(encode(ToAgent(Welcome{7}))).ok());
   CHECK_FALSE(decode_to_agent(encode(ToAgent(Finish{-1, 0}))).ok());
   CHECK_FALSE(decode_from_agent(encode(FromAgent(Joins{"m", 0, ""}))).ok());
-  CHECK_FALSE(decode_from_agent(encode(FromAgent(Joins{"m\n", 1, ""}))).ok());
+  for (const std::string wrong : {"m\n", "m\t", "\x1b[2Jm", "\xc2\x9b"})
+    for (const Joins& joins : {Joins{wrong, 1, ""}, Joins{"m", 1, "", wrong}, Joins{"m", 1, "", "", wrong}})
+      CHECK_FALSE(decode_from_agent(encode(FromAgent(joins))).ok());
+  CHECK(decode_from_agent(encode(FromAgent(Joins{std::string(255, 'm'), 1, ""}))).ok());
+  CHECK_FALSE(decode_from_agent(encode(FromAgent(Joins{std::string(256, 'm'), 1, ""}))).ok());
+  const auto no_code = static_cast<Code>(static_cast<int>(last_code) + 1);
+  CHECK_FALSE(decode_from_agent(encode(FromAgent(AgentFailed{Status(no_code, "b")}))).ok());
   TellPlan no_plan = a_plan();
   no_plan.plan = shared(Enter{});
   const auto refused = decode_to_agent(encode(ToAgent(no_plan)));

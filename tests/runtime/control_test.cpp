@@ -172,7 +172,7 @@ TEST_CASE("every message from a worker survives the wire") {
   CHECK(early.program == 3);
   check_same(early.report, report());
   for (auto code : {Code::invalid, Code::not_found, Code::io, Code::unavailable, Code::exhausted, Code::damaged,
-                    Code::denied, Code::superseded, Code::internal}) {
+                    Code::denied, Code::superseded, Code::interrupted, Code::internal}) {
     const auto failed = from_worker(WorkerFailed{"layer0.fwd", Status(code, "why \"it\" failed\n")});
     CHECK(failed.actor == "layer0.fwd");
     CHECK(failed.status.code() == code);
@@ -270,7 +270,8 @@ TEST_CASE("a message that no sender makes is an error: each number that a worker
   says_wrongly(EarlyReport{0, report_of_no_kind}, "a kind of report that there is not");
   says_wrongly(Closed{0, 1, {report(), report_of_no_kind}}, "a kind of report that there is not");
   says_wrongly(WorkerFailed{"a", Status()}, "a failure with a code that no error has");
-  says_wrongly(WorkerFailed{"a", Status(static_cast<Code>(10), "b")}, "a failure with a code that no error has");
+  const auto no_code = static_cast<Code>(static_cast<int>(last_code) + 1);
+  says_wrongly(WorkerFailed{"a", Status(no_code, "b")}, "a failure with a code that no error has");
 }
 
 TEST_CASE("10,000 corrupted control messages are each an error or a message, never the end of the process") {
