@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "apps/job/argument_checks.h"
+#include "apps/job/placing.h"
 #include "apps/job/running.h"
 #include "apps/lm/data.h"
 #include "apps/lm/learning_rate.h"
@@ -132,32 +133,59 @@ Status Training::open(int& code) {
   code = exit_output;
   TROUPE_TRY(folder_.open());
   TROUPE_ASSIGN(text_, open_text(code));
-  code = exit_plan;
-  const auto prompt_tokens = a_.sample ? sampler_.prompt_tokens() : 0;
-  const std::int64_t bytes = memory_for_plans(p_);
-  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text_, prompt_tokens, bytes));
-  ahead_ = tried_text(made, memory_bound(made.bytes_max));
-  plan_ = std::move(made.plan);
-  if (!made.tried.empty()) {
-    std::string chosen = fmt::format("schedule.ahead is auto: {} is chosen", plan_.pipeline.ahead);
-    if (plan_.pipeline.weights_apart) chosen += ", weight gradients apart";
-    if (made.tried[0].verdict == AheadVerdict::does_not_fit)
-      chosen += ", though it needs more than " + human_bytes(bytes);
-    log_info(chosen);
-  }
-  TROUPE_TRY(app_.check(plan_, options()));
-  TROUPE_ASSIGN(predicted_, predict(plan_));
-  guards_ = choose_guards(a_, plan_, predicted_.game.step_s);
-  ahead_ += guards_.text;
-  if (!guards_.summary.empty()) log_info(guards_.summary);
+  TROUPE_TRY(plan(code));
   end_signals_.emplace();
+  if (a_.machines.count > 0) {
+    TROUPE_TRY(gather(code));
+    TROUPE_TRY(plan(code));
+  }
+  for (const auto& choice : choices_) log_info(choice);
   if (a_.resumes_memory()) return begin_from_memory(code);
   if (point_) return begin_at_point(code);
   code = exit_output;
   return results_.open(plan_, predicted_, 0, false, ahead_);
 }
 
-/// Agents can join: the job listens there once the run's files have been begun.
+Status Training::plan(int& code) {
+  code = exit_plan;
+  const auto prompt_tokens = a_.sample ? sampler_.prompt_tokens() : 0;
+  const std::int64_t bytes = memory_for_plans(p_);
+  TROUPE_ASSIGN(const auto orders, choose_order(app_, p_, text_, prompt_tokens, bytes));
+  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text_, prompt_tokens, bytes));
+  ahead_ = placing_text(p_, orders) + tried_text(made, memory_bound(made.bytes_max));
+  plan_ = std::move(made.plan);
+  choices_.clear();
+  if (!made.tried.empty()) {
+    std::string chosen = fmt::format("schedule.ahead is auto: {} is chosen", plan_.pipeline.ahead);
+    if (plan_.pipeline.weights_apart) chosen += ", weight gradients apart";
+    if (made.tried[0].verdict == AheadVerdict::does_not_fit)
+      chosen += ", though it needs more than " + human_bytes(bytes);
+    choices_.push_back(std::move(chosen));
+  }
+  TROUPE_TRY(app_.check(plan_, options()));
+  TROUPE_ASSIGN(predicted_, predict(plan_));
+  guards_ = choose_guards(a_, plan_, predicted_.game.step_s);
+  ahead_ += guards_.text;
+  if (!guards_.summary.empty()) choices_.push_back(guards_.summary);
+  return {};
+}
+
+Status Training::gather(int& code) {
+  code = exit_worker;
+  auto gathered = open_and_gather(a_.machines, end_signals_->fd(), a_.resumes_memory());
+  if (gathered.status().code() == Code::invalid) code = exit_usage;
+  TROUPE_ASSIGN(gathered_, std::move(gathered));
+  if (!gathered_) {
+    code = exit_interrupted;
+    return end_signals_->interrupted();
+  }
+  std::vector<Machine> machines;
+  for (const auto& one : gathered_->joined) machines.push_back({one.joins.machine, one.joins.places});
+  code = exit_usage;
+  return put_on_machines(p_, a_, std::move(machines));
+}
+
+/// Agents can join: the run listens there once it has a plan.
 Status Training::check_machines(int& code) const {
   TROUPE_ASSIGN(const TokenKey token, a_.machines.key());
   const Status s = AgentPort::open(a_.machines.listen, token).status();
@@ -214,12 +242,6 @@ Status Training::begin_from_memory(int& code) {
   TROUPE_ASSIGN(const auto before,
                 report::read_lines_before(a_.out + "/metrics.jsonl", std::numeric_limits<std::int64_t>::max()));
   const std::int64_t told = before.train.empty() ? 0 : static_cast<std::int64_t>(before.train.back().step) + 1;
-  code = exit_worker;
-  TROUPE_ASSIGN(gathered_, open_and_gather(a_.machines, end_signals_->fd(), true));
-  if (!gathered_) {
-    code = exit_interrupted;
-    return end_signals_->interrupted();
-  }
   auto kept = newest_kept(gathered_->joined, plan_, kept_as(), told);
   const std::int64_t saved = point_ ? point_->manifest.stamp.step : -1;
   if (kept && kept->version >= saved) {
@@ -272,6 +294,8 @@ Expected<Plan> Training::replan(const StageWidths& dp) const {
   if (dp.size() == 1) p.config.schedule.pipeline = ScheduleConfig().pipeline;  // the others need stages
   TROUPE_TRY(validate(p.config));
   TROUPE_TRY(check_mesh(p.mesh, p.config));
+  if (Prepared placed = p; !p.machines.empty() && put_on_machines(placed, a_, p.machines).ok())
+    p = std::move(placed);  // else others have joined since, and have some of the places
   TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p, text_, a_.sample ? sampler_.prompt_tokens() : 0));
   return std::move(made.plan);
 }
@@ -284,6 +308,7 @@ JobOptions Training::options() {
   o.net_devices = a_.net_devices;
   o.machines = a_.machines;
   o.gathered = gathered_;
+  o.places_together = static_cast<int>(p_.mesh.tp);
   o.kept = kept_;
   o.identity = kept_as();
   for (const auto& prefix : a_.worker_prefixes) o.prefixes.push_back(split_words(prefix));

@@ -10,6 +10,7 @@
 #include "devices/base/check.h"
 #include "devices/base/clock.h"
 #include "devices/base/overloaded.h"
+#include "placement/machines.h"
 #include "runtime/plan/plan_io.h"
 
 namespace troupe::runtime {
@@ -107,6 +108,19 @@ void JobPlaces::order_each(std::span<const PlaceId> places, Make make) {
   for (const auto& [machine, there] : by_machine) order(machine, make(there));
 }
 
+void JobPlaces::begin(std::vector<Hello> hellos) {
+  hellos_ = std::move(hellos);
+  if (!places_.empty()) return;  // of a job before: their machines are known
+  const auto wanted = std::ssize(hellos_);
+  std::vector<std::int64_t> places;
+  std::int64_t room = 0;
+  for (const Machine& m : machines_) {
+    places.push_back(has_room(m, OnMachines::any) ? std::min<std::int64_t>(m.places - m.started, wanted) : 0);
+    room += places.back();
+  }
+  if (room >= wanted) seats_ = fill_machines(places, wanted, options_.places_together);
+}
+
 PlaceId JobPlaces::start(OnMachines which) {
   const std::size_t number = places_.size();
   Place& place = places_.emplace_back();
@@ -119,8 +133,9 @@ PlaceId JobPlaces::start(OnMachines which) {
   }
   const PlaceId id{static_cast<std::int32_t>(number)};
   const auto& prefixes = options_.prefixes;
-  const auto machine = std::find_if(machines_.begin(), machines_.end(),
-                                    [&](const Machine& m) { return has_room(m, which); });
+  auto machine = std::find_if(machines_.begin(), machines_.end(), [&](const Machine& m) { return has_room(m, which); });
+  if (which == OnMachines::any && number < seats_.size())
+    if (const auto seat = machines_.begin() + seats_[number]; has_room(*seat, which)) machine = seat;
   REQUIRE(machine != machines_.end(), number);
   ++machine->started;
   if (!machine->net_device.empty()) place.hello.net_device = machine->net_device;
