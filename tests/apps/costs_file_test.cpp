@@ -88,7 +88,7 @@ TEST_CASE("links between machines are written and read back; a file of before ha
   for (const auto& [from, to, says] : {std::tuple("rendezvous_us = 1e+05", "rendezvous_us = -1", "'rendezvous_us'"),
                                        {"gb_per_s = 0.0125", "gb_per_s = 0", "'gb_per_s' must be a number in 1e-06"},
                                        {"machines = [", "names = [", "'machines' must be a list of names"},
-                                       {"b = \"c\"\n", "", "'b' must be a text"}}) {
+                                       {"b = 'c'\n", "", "'b' must be a text"}}) {
     std::string text = to_toml(c);
     REQUIRE_MESSAGE(text.find(from) != std::string::npos, from);
     text.replace(text.find(from), std::string(from).size(), to);
