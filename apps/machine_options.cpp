@@ -50,60 +50,74 @@ constexpr const char* token_help =
 
 }  // namespace
 
-void machine_options(CLI::App& train, lm::JobArguments& arguments) {
+void agents_options(CLI::App& command, lm::JobArguments& arguments) {
   auto& machines = arguments.machines;
-  auto* nodes = train
+  auto* nodes = command
                     .add_option(
                         "--nodes", machines.count,
-                        "machines whose agents (troupe agent) have the workers; the run waits for them "
-                        "(default: those of --hosts, or on which a launcher has started this command; else this "
-                        "machine has the workers, without an agent)")
+                        "machines whose agents (troupe agent) have the workers; the command waits for them "
+                        "(default: those of --hosts, or on which a launcher has started troupe train; else this "
+                        "machine, without an agent)")
                     ->check(whole_number(1, 65'536));
-  auto* listen = train
+  auto* listen = command
                      .add_option("--listen", machines.listen,
                                  "HOST:PORT at which agents join (default: with --hosts or a launcher an address of "
                                  "this machine, and a port that is free)")
                      ->check(not_empty("HOST:PORT"));
   auto* token =
-      train.add_option("--token-file", machines.token_file, token_help)->check(not_empty("the name of a file"));
-  train
+      command.add_option("--token-file", machines.token_file, token_help)->check(not_empty("the name of a file"));
+  command
       .add_option("--node-wait", machines.wait_s,
-                  fmt::format("seconds that the run waits for its agents, and with --recovery for others in the place "
+                  fmt::format("seconds that the command waits for agents, and with --recovery for others in the place "
                               "of lost ones (default: {})",
                               machines.wait_s))
       ->check(whole_number(1, 1'000'000));
-  train
-      .add_option("--min-nodes", machines.count_min,
-                  fmt::format("with --replace never: machines with which the run goes on; with fewer it waits for "
-                              "others (default: {})",
-                              machines.count_min))
-      ->check(whole_number(1, 65'536));
-  auto* hosts = train
+  auto* hosts = command
                     .add_option("--hosts", arguments.hosts,
-                                "A,B,...: hosts on which the run starts agents, by ssh (default: none)")
+                                "A,B,...: hosts on which the command starts agents, by ssh (default: none)")
                     ->delimiter(',')
                     ->allow_extra_args(false)
                     ->check(not_empty("the name of a host"));
-  train
+  command
       .add_option("--ssh", arguments.ssh,
                   fmt::format("command that reaches a host of --hosts, which is put behind it with the agent's command "
                               "(default: {})",
                               arguments.ssh))
       ->needs(hosts);
+  nodes->needs(listen)->needs(token)->excludes(hosts);
+  token->needs(nodes);
+}
+
+void machine_options(CLI::App& train, lm::JobArguments& arguments) {
+  agents_options(train, arguments);
+  train
+      .add_option("--min-nodes", arguments.machines.count_min,
+                  fmt::format("with --replace never: machines with which the run goes on; with fewer it waits for "
+                              "others (default: {})",
+                              arguments.machines.count_min))
+      ->check(whole_number(1, 65'536));
   train
       .add_option("--places", arguments.places,
                   "workers that each machine takes, with --hosts or a launcher (default: 1)")
       ->check(whole_number(1, 65'536))
-      ->excludes(nodes);
+      ->excludes(train.get_option("--nodes"));
   train
       .add_option("--launcher", arguments.launcher,
                   "auto: a run is on the machines on which Slurm's srun or Open MPI's mpirun has started this command; "
                   "none: this process is a run of its own (default: auto)")
       ->check(CLI::IsMember({"auto", "none"}));
-  store_options(train, arguments.store, arguments.store_lease_s)->needs(nodes);
+  store_options(train, arguments.store, arguments.store_lease_s)->needs(train.get_option("--nodes"));
   train.add_option("--take-over", arguments.take_over)->expected(5)->group("");  // of troupe agent
-  nodes->needs(listen)->needs(token)->excludes(hosts);
-  token->needs(nodes);
+}
+
+void known_machine_options(CLI::App& command, lm::JobArguments& arguments) {
+  auto* nodes = command
+                    .add_option("--nodes", arguments.machines.count,
+                                "machines that have the places of the mesh (default: as many as it takes, of 8 places)")
+                    ->check(whole_number(1, 65'536));
+  command.add_option("--places", arguments.places, "places of each machine of --nodes (default: 1)")
+      ->check(whole_number(1, 65'536))
+      ->needs(nodes);
 }
 
 namespace {
@@ -141,7 +155,8 @@ int train_where_asked(const runtime::App& app, lm::JobArguments a) {
     return refuse(invalid("--hosts starts agents, and so has " + task->launcher +
                           " done: leave --hosts out, or say --launcher none"));
   if (task) return train_as_task(app, a, *task);
-  if (!a.hosts.empty()) return train_on_hosts(app, a);
+  if (!a.hosts.empty())
+    return lm::run_on_hosts(a, [&](const lm::JobArguments& found) { return lm::train_command(app, found); });
   for (const auto& [option, given] :
        {std::pair("--listen", a.machines.count == 0 && !a.machines.listen.empty()), {"--places", a.places > 0}})
     if (given)

@@ -245,9 +245,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   troupe::machine_options(*train, a);
   auto* plan = cli.add_subcommand("plan", "Show the plan: actors, channels, boxings, memory, predicted times");
   common(*plan, a);
-  plan->add_option("--nodes", a.machines.count,
-                   "machines, to which guards would be sent with --recovery slots (default: 1)")
-      ->check(troupe::whole_number(1, 65'536));
+  troupe::known_machine_options(*plan, a);
   plan->add_option("--guard-every", a.guard_every, "as for train (default: auto)")->check([](const std::string& text) {
     return troupe::lm::check_guard_every(text).message();
   });
@@ -255,6 +253,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
       ->check(troupe::not_empty("the name of a file"));
   auto* sim = cli.add_subcommand("sim", "Simulate a step: order, makespan, bubble");
   common(*sim, a);
+  troupe::known_machine_options(*sim, a);
   sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (default: the cost model's)")
       ->check(troupe::not_negative("milliseconds"));
   sim->add_option("--tb", a.tb_ms, "backward time, ms; only with --tf (default: twice --tf)")
@@ -287,6 +286,12 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
       ->check(troupe::whole_number(1));
   calibrate->add_option("--checkpoint-dir", c.checkpoint_dir,
                         "folder on the disk that checkpoints are to be written to (default: the current folder)");
+  troupe::agents_options(*calibrate, c.between);
+  calibrate
+      ->add_option("--throttle", c.between.throttle,
+                   "links between machines are measured as slowed down: latency=50us,bandwidth=100MB/s (repeatable; "
+                   "default: as they are)")
+      ->allow_extra_args(false);
   troupe::ckpt::Arguments k;
   int (*ckpt)(const troupe::ckpt::Arguments&) = nullptr;
   HfCommands hf;

@@ -22,6 +22,7 @@ Status check_time(const std::string& what, double seconds) {
 
 Status check_link(const std::string& what, const LinkCost& link) {
   TROUPE_TRY(check_time(what + ".latency_s", link.latency_s));
+  TROUPE_TRY(check_time(what + ".rendezvous_s", link.rendezvous_s));
   TROUPE_TRY(check_rate(what + ".bytes_per_s", link.bytes_per_s));
   return check_rate(what + ".link_bytes_per_s", link.link_bytes_per_s);
 }
@@ -60,6 +61,10 @@ Status CostModel::validate() const {
   }
   if (places_per_node < 1)
     return invalid("places_per_node is " + std::to_string(places_per_node) + ": a node has at least 1 place");
+  for (std::size_t r = 0; r < nodes.size(); ++r)
+    if (nodes[r] < 0)
+      return invalid("nodes: that of rank " + std::to_string(r) + " is " + std::to_string(nodes[r]) +
+                     ": nodes are numbered from 0");
   return check_rate("disk_bytes_per_s", disk_bytes_per_s);
 }
 
@@ -86,6 +91,13 @@ const LinkCost& CostModel::link(Rank a, Rank b) const {
   for (const auto& odd : odd_links)
     if (std::minmax(a, b) == std::minmax(odd.a, odd.b)) return odd.cost;
   return on_one_node(a, b) ? intra_node : inter_node;
+}
+
+std::int32_t CostModel::most_on_node(Rank n) const {
+  std::map<std::int32_t, std::int32_t> on_node;
+  std::int32_t most = 0;
+  for (Rank r = 0; r < n; ++r) most = std::max(most, ++on_node[node(r)]);
+  return most;
 }
 
 void CostModel::slow_kernels(double factor) {
@@ -138,7 +150,7 @@ double boxing_seconds(const BoxingPlan& plan, std::int64_t item, const CostModel
       double& link_s = way->links_s[peer];
       interface_s += bytes / cost.bytes_per_s;
       link_s = std::max(link_s, interface_s) + bytes / cost.link_bytes_per_s;
-      last_s = std::max(last_s, link_s + cost.latency_s);
+      last_s = std::max(last_s, link_s + cost.delivery_s(t.extent.elements() * item));
     }
   }
   return last_s;

@@ -25,6 +25,12 @@ struct LinkCost {
   double bytes_per_s = 4e9;  ///< of the interface
   /// of the link of two places
   double link_bytes_per_s = std::numeric_limits<double>::infinity();
+  /// More latency of a message of more than eager_bytes, which its receiver asks for first.
+  double rendezvous_s = 0;
+  /// comm::UcxOptions::eager_bytes_max.
+  static constexpr std::int64_t eager_bytes = 4096;
+  /// From the moment when a message of so many bytes is through the link until it is delivered.
+  double delivery_s(std::int64_t bytes) const { return latency_s + (bytes > eager_bytes ? rendezvous_s : 0); }
   /// At which a message that meets no other one is carried.
   double alone_bytes_per_s() const { return 1 / (1 / bytes_per_s + 1 / link_bytes_per_s); }
   bool operator==(const LinkCost&) const = default;
@@ -54,16 +60,23 @@ struct CostModel {
   std::map<std::string, std::vector<KernelTime>> kernels;
   LinkCost intra_node;
   LinkCost inter_node{30e-6, 1.2e9};
-  std::int32_t places_per_node = 8;  ///< ranks r with equal r / places_per_node share a node
-
+  std::int32_t places_per_node = 8;  ///< ranks r with equal r / places_per_node share a node, where `nodes` is empty
+  /// The node of each rank; of ranks behind its end, or where it is empty, places_per_node says.
+  std::vector<std::int32_t> nodes;
   std::vector<OddLink> odd_links;  ///< few; either order of ranks
   double disk_bytes_per_s = 1e9;   ///< at which the places of a node together write checkpoints
 
   /// Error: a rate that is not above 0 (it may be infinite), a time that is negative or not finite, a measured call of
-  /// no flops and no bytes, or one that takes no time at the rates, less than 1 place per node. The message names the
-  /// member and its value. All functions below REQUIRE that there is none.
+  /// no flops and no bytes, or one that takes no time at the rates, less than 1 place per node, a node below 0. The
+  /// message names the member and its value. All functions below REQUIRE that there is none.
   Status validate() const;
-  bool on_one_node(Rank a, Rank b) const { return a / places_per_node == b / places_per_node; }
+  std::int32_t node(Rank r) const {
+    const auto i = static_cast<std::size_t>(r);
+    return i < nodes.size() ? nodes[i] : r / places_per_node;
+  }
+  bool on_one_node(Rank a, Rank b) const { return node(a) == node(b); }
+  /// The most of ranks 0 .. n-1 that one node has.
+  std::int32_t most_on_node(Rank n) const;
   /// That of `odd_links` if the pair is among them, else intra_node or inter_node.
   const LinkCost& link(Rank a, Rank b) const;
   /// The link by which an axis of n places is priced where layouts are chosen: that within a node where the axis fits

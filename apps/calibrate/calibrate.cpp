@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "apps/calibrate/disk_times.h"
 #include "apps/calibrate/kernel_times.h"
 #include "apps/calibrate/link_times.h"
+#include "apps/calibrate/machine_links.h"
 #include "apps/job/job.h"
+#include "apps/job/started.h"
 #include "apps/lm/model.h"
+#include "apps/options/throttle_spec.h"
 #include "apps/report/output.h"
 #include "devices/base/log.h"
 #include "devices/base/text_table.h"
@@ -136,6 +140,56 @@ Expected<MachineCosts> measure(const App& app, const Arguments& a, EndSignals& s
   return c;
 }
 
+std::string link_text(const LinkCost& link) {
+  return fmt::format("{:.1f} us, {:.4g} GB/s, {:.1f} us more above {} bytes", link.latency_s * 1e6,
+                     link.bytes_per_s * 1e-9, link.rendezvous_s * 1e6, LinkCost::eager_bytes);
+}
+
+/// Measures links between machines whose agents join as `j` says, and adds them to the file. Returns an exit code.
+int measure_between(const App& app, const lm::JobArguments& j, const std::string& path, MachineCosts costs) {
+  std::vector<comm::Throttle> throttle;
+  for (const auto& text : j.throttle) {
+    auto parsed = lm::parse_throttle(text);
+    if (!parsed.ok()) return lm::say(parsed.status(), exit_usage);
+    throttle.push_back(*std::move(parsed));
+  }
+  int code = exit_ok;
+  EndSignals signals;
+  report::print(fmt::format("messages between workers of {} ...\n", counted(j.machines.count, "machine")));
+  const auto pairs = std::ssize(pairs_to_measure(j.machines.count));
+  const auto all = std::int64_t{j.machines.count} * (j.machines.count - 1) / 2;
+  if (pairs < all) report::print(fmt::format("  {} of {} pairs\n", pairs, all));
+  const auto links = measure_machine_links(
+      app, j.machines, throttle, signals.fd(), code,
+      [](const MachineLink& link, double there_per_s, double back_per_s) {
+        report::print(fmt::format("  {} and {}: {}", link.a, link.b, link_text(link.cost)));
+        if (std::abs(there_per_s - back_per_s) > odd_share * std::min(there_per_s, back_per_s))
+          report::print(fmt::format("; there {:.4g} GB/s, back {:.4g}", there_per_s * 1e-9, back_per_s * 1e-9));
+        report::print("\n");
+      });
+  const int failed = links.status().code() == Code::invalid ? exit_usage : code;
+  if (const Status s = stopped(signals, code); !s.ok()) return lm::say(s, code);
+  if (!links.ok()) return lm::say(links.status(), failed);
+  report::print(fmt::format("  typical: {}; {} from it by more than {:.0f} %\n", link_text(links->typical),
+                            counted(std::ssize(links->odd), "pair") + (links->odd.size() == 1 ? " differs" : " differ"),
+                            odd_share * 100));
+  costs.inter_node = *links;
+  if (const Status s = write_costs(path, costs); !s.ok()) return lm::say(s, exit_output);
+  report::print("costs " + path + "\n");
+  return exit_ok;
+}
+
+/// The same; the file must have this machine's costs already.
+int calibrate_between(const App& app, const lm::JobArguments& j, const std::string& path) {
+  auto costs = read_costs(path);
+  if (!costs.ok())
+    return lm::say(Status(costs.status().code(),
+                          "links between machines are added to a machine's costs: " + costs.status().message()),
+                   exit_usage);
+  const auto run = [&](const lm::JobArguments& found) { return measure_between(app, found, path, *costs); };
+  return j.hosts.empty() ? run(j) : lm::run_on_hosts(j, run);
+}
+
 }  // namespace
 
 int calibrate_command(const App& app, const Arguments& a) {
@@ -144,6 +198,11 @@ int calibrate_command(const App& app, const Arguments& a) {
     return lm::say(invalid("neither XDG_CACHE_HOME nor HOME is set: name the file to write with --costs FILE"),
                    exit_usage);
   constexpr int threads_max = 1024;  // as run.threads
+  if (a.between.machines.count > 0 || !a.between.hosts.empty()) return calibrate_between(app, a.between, path);
+  for (const auto& [option, given] :
+       {std::pair("--throttle", !a.between.throttle.empty()), {"--listen", !a.between.machines.listen.empty()}})
+    if (given)
+      return lm::say(invalid(std::string(option) + " is for links between machines: --nodes or --hosts"), exit_usage);
   if (a.threads < 1 || a.threads > threads_max)
     return lm::say(invalid(fmt::format("--threads {}: possible are 1 to {}", a.threads, threads_max)), exit_usage);
   EndSignals signals;  // lives longer than the folders: none is left where one comes

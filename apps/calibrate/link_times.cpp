@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apps/calibrate/machine_links.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/parallel.h"
 #include "kernels/add_into.h"
@@ -83,7 +84,10 @@ Expected<double> hop_s(const App& app, const Between& between, int& code) {
 
 }  // namespace
 
-void register_actors(App& app) { app.actor<Relay>("calibrate.relay"); }
+void register_actors(App& app) {
+  app.actor<Relay>("calibrate.relay");
+  register_link_actors(app);
+}
 
 Expected<MessageTimes> measure_messages(const App& app, int& code) {
   constexpr std::int64_t small = 8, large = 4 << 20;

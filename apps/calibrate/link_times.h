@@ -11,7 +11,7 @@ struct MessageTimes {
   LinkCost link;
 };
 
-/// Registers the actor of measure_messages. REQUIRES: called before serve_if_worker.
+/// Registers the actors of measure_messages and of measure_machine_links. REQUIRES: called before serve_if_worker.
 void register_actors(runtime::App& app);
 
 /// Runs two worker processes that exchange tensors back and forth, small ones for the latency, large ones for the

@@ -19,7 +19,8 @@
 namespace troupe::calibrate {
 namespace {
 
-constexpr std::int64_t format_version = 3;  // version 2 had no handover_us
+// Version 2 had no handover_us, version 3 no inter_node.
+constexpr std::int64_t format_version = 4, oldest_version = 3;
 
 /// What a number in a file may be: other numbers are no measurements, and a step would take longer than simulated time.
 struct Range {
@@ -27,6 +28,8 @@ struct Range {
   bool has(double value) const { return value >= least && value <= most; }  // no NaN
 };
 constexpr Range microseconds{1e-6, 1e9}, giga_per_s{1e-3, 1e9}, amount{0, 1e18};
+/// Between machines: from a kilobyte a second on; a rendezvous may take no time.
+constexpr Range far_giga_per_s{1e-6, 1e9}, more_microseconds{0, 1e9};
 /// A call takes no more times as long as its flops and bytes at the table's rates: other calls are taken to be as slow.
 constexpr double slowest = 1e6;
 
@@ -56,6 +59,8 @@ class TableReader {
     c.handover_s = number(root_, "handover_us", microseconds) * 1e-6;
     if (const auto* link = table(root_, "intra_node"))
       c.intra_node = {number(*link, "latency_us", microseconds) * 1e-6, number(*link, "gb_per_s", giga_per_s) * 1e9};
+    if (root_.contains("inter_node"))
+      if (const auto* links = table(root_, "inter_node")) c.inter_node = read_links(*links);
     if (root_.contains("disk"))  // files of before have none
       if (const auto* disk = table(root_, "disk")) c.disk_bytes_per_s = number(*disk, "gb_per_s", giga_per_s) * 1e9;
     const auto* kernels = root_.get_as<toml::array>("kernels");
@@ -74,10 +79,34 @@ class TableReader {
   bool check_version() {
     const auto version = root_["version"].value<std::int64_t>();
     if (!version) fail(root_, "has no 'version': not a file that troupe calibrate wrote");
-    else if (*version != format_version)
+    else if (*version < oldest_version || *version > format_version)
       fail(root_, fmt::format("has version {}, this program reads version {}: run troupe calibrate again", *version,
                               format_version));
     return status_.ok();
+  }
+
+  LinkCost read_link(const toml::table& t) {
+    LinkCost link{number(t, "latency_us", microseconds) * 1e-6, number(t, "gb_per_s", far_giga_per_s) * 1e9};
+    link.rendezvous_s = number(t, "rendezvous_us", more_microseconds) * 1e-6;
+    return link;
+  }
+
+  MachineLinks read_links(const toml::table& t) {
+    MachineLinks links;
+    links.typical = read_link(t);
+    const auto* machines = t.get_as<toml::array>("machines");
+    if (!machines) fail(at(t, "machines"), "'machines' must be a list of names");
+    for (std::size_t i = 0; machines && i < machines->size(); ++i)
+      if (const auto name = machines->get(i)->value<std::string>()) links.machines.push_back(*name);
+      else fail(*machines->get(i), "'machines' must be a list of names");
+    if (!t.contains("odd")) return links;
+    const auto* odd = t.get_as<toml::array>("odd");
+    if (!odd) return fail(at(t, "odd"), "'odd' must be a list of sections, written [[inter_node.odd]]"), links;
+    for (const auto& node : *odd)
+      if (const auto* pair = node.as_table())
+        links.odd.push_back({text(*pair, "a"), text(*pair, "b"), read_link(*pair)});
+      else fail(node, "'odd' must be a list of sections, written [[inter_node.odd]]");
+    return links;
   }
 
   KernelCosts read_kernels(const toml::table& t) {
@@ -191,6 +220,7 @@ CostModel MachineCosts::model(std::int64_t workers) const {
   c.launch_s = k.launch_s;
   c.kernels = k.times;
   c.intra_node = intra_node;
+  if (inter_node) c.inter_node = inter_node->typical;
   c.handover_s = handover_s;
   if (disk_bytes_per_s > 0) c.disk_bytes_per_s = disk_bytes_per_s;
   return c;
@@ -208,6 +238,29 @@ std::string default_costs_path() {
   return fmt::format("{}/troupe/costs-{}.toml", base, host_name());
 }
 
+namespace {
+
+std::string quoted(const std::string& text) { return (std::ostringstream() << toml::value<std::string>(text)).str(); }
+
+std::string link_text(const LinkCost& link) {
+  return fmt::format("latency_us = {:.4g}\ngb_per_s = {:.4g}\nrendezvous_us = {:.4g}\n", link.latency_s * 1e6,
+                     link.bytes_per_s * 1e-9, link.rendezvous_s * 1e6);
+}
+
+std::string links_text(const MachineLinks& links) {
+  std::string names;
+  for (const auto& name : links.machines) names += (names.empty() ? "" : ", ") + quoted(name);
+  std::string out = fmt::format(
+      "\n# A message between workers of two machines: latency + bytes / rate; of more than {} bytes: + rendezvous.\n"
+      "[inter_node]\n{}machines = [{}]\n",
+      LinkCost::eager_bytes, link_text(links.typical), names);
+  for (const auto& pair : links.odd)
+    out += fmt::format("[[inter_node.odd]]\na = {}\nb = {}\n{}", quoted(pair.a), quoted(pair.b), link_text(pair.cost));
+  return out;
+}
+
+}  // namespace
+
 std::string to_toml(const MachineCosts& c) {
   std::string out = fmt::format(
       "# Written by troupe calibrate; read by troupe plan, sim and train.\n"
@@ -215,8 +268,9 @@ std::string to_toml(const MachineCosts& c) {
       "handover_us = {:.4g}   # from an act's end to the begin of one that waits for it\n\n"
       "# A message between two workers of this machine: latency + bytes / rate.\n"
       "[intra_node]\nlatency_us = {:.4g}\ngb_per_s = {:.4g}\n",
-      format_version, (std::ostringstream() << toml::value<std::string>(c.machine)).str(), c.threads,
-      c.handover_s * 1e6, c.intra_node.latency_s * 1e6, c.intra_node.bytes_per_s * 1e-9);
+      format_version, quoted(c.machine), c.threads, c.handover_s * 1e6, c.intra_node.latency_s * 1e6,
+      c.intra_node.bytes_per_s * 1e-9);
+  if (c.inter_node) out += links_text(*c.inter_node);
   if (c.disk_bytes_per_s > 0)
     out += fmt::format("\n# Checkpoints, synced.\n[disk]\ngb_per_s = {:.4g}\n", c.disk_bytes_per_s * 1e-9);
   for (const auto& k : c.kernels) {

@@ -1,6 +1,7 @@
 // The cost model of one machine, kept in a TOML file that people can read.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,13 +20,30 @@ struct KernelCosts {
   bool operator==(const KernelCosts&) const = default;
 };
 
+/// A link between the workers of two machines, by their names.
+struct MachineLink {
+  std::string a, b;
+  LinkCost cost;
+  bool operator==(const MachineLink&) const = default;
+};
+
+/// Links between machines.
+struct MachineLinks {
+  LinkCost typical;
+  std::vector<std::string> machines;  ///< those that were measured, by name
+  std::vector<MachineLink> odd;       ///< pairs that differ from it by more than odd_share
+  bool operator==(const MachineLinks&) const = default;
+};
+inline constexpr double odd_share = 0.2;
+
 struct MachineCosts {
   std::string machine;    ///< this_machine(), for people
   int threads = 1;        ///< of each worker's compute stream
   double handover_s = 0;  ///< CostModel::handover_s
   LinkCost intra_node;
-  std::vector<KernelCosts> kernels;  ///< ascending by workers, at least one
-  double disk_bytes_per_s = 0;       ///< of checkpoints; 0: not measured
+  std::optional<MachineLinks> inter_node;  ///< none: not measured (calibrate --hosts)
+  std::vector<KernelCosts> kernels;        ///< ascending by workers, at least one
+  double disk_bytes_per_s = 0;             ///< of checkpoints; 0: not measured
   bool operator==(const MachineCosts&) const = default;
   /// For a job of `workers` workers on one such machine: by the measurement with the fewest workers that has at least
   /// as many, else by that with the most.

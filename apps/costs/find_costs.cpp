@@ -28,6 +28,7 @@ Expected<FoundCosts> find_costs(const std::string& named, std::int64_t threads, 
     return out;
   }
   out.model = costs->model(workers);
+  out.between = costs->inter_node;
   out.from = path;
   return out;
 }

@@ -1,8 +1,10 @@
 // Which costs a job is planned with: those of a file that the user names, those of this machine, or built-in ones.
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "apps/costs/costs_file.h"
 #include "devices/base/status.h"
 #include "placement/cost.h"
 
@@ -12,6 +14,8 @@ struct FoundCosts {
   CostModel model;
   /// CompileOptions::layout_costs: of one worker, whatever the workers and threads of the job
   CostModel layouts;
+  /// links of some pairs of machines, where the file has them
+  std::optional<MachineLinks> between;
   std::string from = "built-in";          ///< `model`, or the path of the file
   std::string layouts_from = "built-in";  ///< `layouts`, or the path of the file
   std::string warning;                    ///< the file is damaged, and not used; empty: it is not

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <map>
 #include <vector>
 
 #include "devices/base/text_table.h"
@@ -24,27 +23,17 @@ std::int64_t number_in(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() ? n : -1;
 }
 
-/// Ranks fill the machines in their order.
-std::vector<std::int32_t> machines_of(const Plan& plan, int count) {
-  const Rank each = (plan.workers() + count - 1) / count;
-  std::vector<std::int32_t> machines;
-  for (Rank r = 0; r < plan.workers(); ++r) machines.push_back(r / each);
-  return machines;
-}
-
-/// Seconds until a version is copied and sent, of the machine that takes longest.
-double guard_seconds(const Plan& plan, const GuardLayout& layout, const std::vector<std::int32_t>& machines) {
-  double copies_s = 0;
-  std::map<std::int32_t, double> sent;  // bytes, by machine
+/// Seconds until a version is copied and sent, of the place that takes longest. The costs are those of the machines:
+/// what places of one machine share is divided there.
+double guard_seconds(const Plan& plan, const GuardLayout& layout) {
+  const LinkCost& link = plan.costs.inter_node;
+  double seconds = 0;
   for (Rank r = 0; r < plan.workers(); ++r) {
     const auto bytes = static_cast<double>(layout.part(r).slot_bytes);
-    copies_s = std::max(copies_s, 2 * bytes / plan.costs.memory_bytes_per_s);  // read and written
-    sent[machines[static_cast<std::size_t>(r)]] += bytes;
+    const double copy_s = 2 * bytes / plan.costs.memory_bytes_per_s;  // read and written
+    seconds = std::max(seconds, copy_s + link.delivery_s(layout.part(r).slot_bytes) + bytes / link.alone_bytes_per_s());
   }
-  double sends_s = 0;
-  for (const auto& [machine, bytes] : sent)
-    sends_s = std::max(sends_s, plan.costs.inter_node.latency_s + bytes / plan.costs.inter_node.alone_bytes_per_s());
-  return copies_s + sends_s;
+  return seconds;
 }
 
 }  // namespace
@@ -57,10 +46,11 @@ Status check_guard_every(const std::string& text) {
 
 GuardChoice choose_guards(const JobArguments& a, const Plan& plan, double step_s) {
   if (a.guard_every == "off" || a.machines.count < 2 || !plan.keeps_version()) return {};
-  const std::vector<std::int32_t> machines = machines_of(plan, a.machines.count);
+  std::vector<std::int32_t> machines;
+  for (Rank r = 0; r < plan.workers(); ++r) machines.push_back(plan.costs.node(r));
   GuardChoice out;
   const GuardLayout layout(plan, machines);
-  const double seconds = guard_seconds(plan, layout, machines);
+  const double seconds = guard_seconds(plan, layout);
   const auto steps = std::max<std::int64_t>(1, std::llround(std::ceil(seconds / std::max(step_s, 1e-9))));
   out.within = a.guard_every == "auto" ? 2 * steps : number_in(a.guard_every);
   if (!needs_guards(plan, machines)) return out;  // but other machines may have to take the workers

@@ -19,8 +19,8 @@ struct GuardChoice {
 Status check_guard_every(const std::string& text);
 
 /// `auto` takes the fewest steps in which a guard is copied and sent while the steps go on, by the costs of the plan
-/// and `step_s`, its predicted step, as if ranks filled the machines evenly. REQUIRES: check_guard_every has accepted
-/// a.guard_every.
+/// and `step_s`, its predicted step. REQUIRES: check_guard_every has accepted a.guard_every; the plan's costs know its
+/// machines.
 GuardChoice choose_guards(const JobArguments& a, const runtime::Plan& plan, double step_s);
 
 }  // namespace troupe::lm

@@ -1,10 +1,11 @@
 #include "apps/job/job.h"
-#include "apps/job/guards.h"
 
 #include <fmt/format.h>
 
 #include <filesystem>
 
+#include "apps/job/guards.h"
+#include "apps/job/placing.h"
 #include "apps/job/planning.h"
 #include "apps/job/training.h"
 #include "apps/report/files.h"
@@ -35,6 +36,7 @@ struct Drawn {
   Prepared prepared;
   Plan plan;
   std::string ahead;    ///< of schedule.ahead = auto, for people; empty: it is not auto
+  std::string placing;  ///< placing_text
   bool chosen = false;  ///< whether several plans were tried for it
 };
 
@@ -65,10 +67,18 @@ Expected<Drawn> draw(const App& app, const JobArguments& a, int& code) {
   TROUPE_ASSIGN(Prepared p, prepare(a, code));
   for (const auto& text : p.warnings) log_warn(text);
   if (const auto text = mesh_warning(p.mesh, p.config); !text.empty()) log_warn(text);
+  std::vector<OrderTried> orders;
+  if (a.machines.count > 0) {
+    const Machine each{"", std::max(1, a.places)};
+    TROUPE_TRY(put_on_machines(p, a, std::vector<Machine>(static_cast<std::size_t>(a.machines.count), each)));
+    code = exit_plan;
+    TROUPE_ASSIGN(orders, choose_order(app, p, "corpus", 0));
+  }
   code = exit_plan;
   std::string ahead;
   TROUPE_ASSIGN(AheadChoice made, draw_plan(app, p, ahead));
-  return Drawn{std::move(p), std::move(made.plan), std::move(ahead), made.tried.size() > 1};
+  std::string placing = placing_text(p, orders);
+  return Drawn{std::move(p), std::move(made.plan), std::move(ahead), std::move(placing), made.tried.size() > 1};
 }
 
 /// The times that the arguments give to a simulation, each with its option: "--tf 1 ms, --hop 0.5 ms".
@@ -152,7 +162,7 @@ int plan_command(const App& app, const JobArguments& a) {
   auto predicted = predict(plan);
   if (!predicted.ok()) return say(predicted.status(), exit_plan);
   report::print(plan_text(plan, predicted->places, predicted->game) + "\n" + costs_text(a, drawn->prepared.costs_from) +
-                choose_guards(a, plan, predicted->game.step_s).text + drawn->ahead);
+                drawn->placing + choose_guards(a, plan, predicted->game.step_s).text + drawn->ahead);
   const auto layouts = explain_layouts(app, drawn->prepared);
   if (!layouts.ok()) return say(layouts.status(), exit_plan);
   if (!layouts->choices.empty()) report::print("\n" + layout_text(*layouts));
@@ -178,8 +188,8 @@ int sim_command(const App& app, const JobArguments& a) {
   if (const auto times = given_times(a); game.status().code() == Code::exhausted && !times.empty())
     return say(game.status().in(times), exit_usage);
   if (!game.ok()) return say(game.status(), exit_plan);
-  report::print(game_text(drawn->plan, *game) + costs_text(a, drawn->prepared.costs_from) + without_text(a) +
-                drawn->ahead);
+  report::print(game_text(drawn->plan, *game) + costs_text(a, drawn->prepared.costs_from) + drawn->placing +
+                without_text(a) + drawn->ahead);
   if (drawn->chosen && (a.tf_ms >= 0 || a.hop_ms > 0 || a.ideal))
     report::print("the plans were chosen by the cost model's times, without --tf, --hop and --ideal\n");
   return exit_ok;

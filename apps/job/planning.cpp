@@ -31,9 +31,9 @@ std::string tokens_warning(const LmConfig& config) {
 
 namespace {
 
-/// `named`: as of calibrate::find_costs. `predicts`: of the job times are predicted, too.
-Status find_costs(const std::string& named, bool predicts, Prepared& p) {
-  TROUPE_ASSIGN(const auto costs, calibrate::find_costs(named, p.config.run.threads, p.mesh.workers()));
+/// `named`, `workers`: as of calibrate::find_costs. `predicts`: of the job times are predicted, too.
+Status find_costs(const std::string& named, bool predicts, std::int64_t workers, Prepared& p) {
+  TROUPE_ASSIGN(const auto costs, calibrate::find_costs(named, p.config.run.threads, workers));
   p.costs = costs.model;
   p.layout_costs = costs.layouts;
   p.costs_from = costs.from;
@@ -87,11 +87,64 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const ResumePoint* 
   TROUPE_TRY(check_mesh(p.mesh, p.config));
   code = exit_usage;
   TROUPE_TRY(check_arguments(a, p));
-  TROUPE_TRY(find_costs(a.costs, true, p));
+  TROUPE_TRY(find_costs(a.costs, true, p.mesh.workers(), p));
   slow_down(p.costs, p.throttle);
   slow_down(p.layout_costs, p.throttle);
   if (a.paced > 0) p.costs.slow_kernels(a.paced);  // kernels sleep for their time in the plan
   return p;
+}
+
+namespace {
+
+/// The links that were measured of two machines, and differ from the typical one, between all places of both. Machines
+/// without a name are those of the measurement, in its order.
+std::vector<OddLink> odd_links(const calibrate::MachineLinks& links, const std::vector<Machine>& machines,
+                               const std::vector<std::int32_t>& machine_of) {
+  const auto ranks_on = [&](const std::string& name) {
+    std::vector<Rank> ranks;
+    for (std::size_t r = 0; r < machine_of.size(); ++r) {
+      const auto m = static_cast<std::size_t>(machine_of[r]);
+      const std::string& called = machines[m].name;
+      if ((called.empty() ? m < links.machines.size() && links.machines[m] == name : called == name))
+        ranks.push_back(static_cast<Rank>(r));
+    }
+    return ranks;
+  };
+  std::vector<OddLink> out;
+  for (const auto& pair : links.odd)
+    for (const Rank a : ranks_on(pair.a))
+      for (const Rank b : ranks_on(pair.b)) out.push_back({a, b, pair.cost});
+  return out;
+}
+
+}  // namespace
+
+Status put_on_machines(Prepared& p, const JobArguments& a, std::vector<Machine> machines) {
+  std::vector<std::int64_t> places;
+  std::int64_t room = 0;
+  for (const Machine& m : machines) places.push_back(m.places), room += m.places;
+  const std::int64_t workers = p.mesh.workers();
+  if (room < workers)
+    return invalid(
+        fmt::format("the mesh needs {}, and {} {} {}: use more machines (--nodes), or more places of each "
+                    "(--places)",
+                    counted(workers, "place"), counted(std::ssize(machines), "machine"),
+                    machines.size() == 1 ? "has" : "have", room));
+  const auto machine_of = fill_machines(places, workers, p.mesh.tp);
+  p.machines = std::move(machines);
+  p.costs.nodes = machine_of;
+  const std::int64_t most = p.costs.most_on_node(static_cast<Rank>(workers));
+  TROUPE_ASSIGN(const auto found, calibrate::find_costs(a.costs, p.config.run.threads, most));
+  p.costs = found.model;
+  p.costs.nodes = machine_of;
+  if (found.between) p.costs.odd_links = odd_links(*found.between, p.machines, machine_of);
+  // The places of a machine share its card, and send at the same moments.
+  p.costs.inter_node.bytes_per_s /= static_cast<double>(most);
+  for (OddLink& odd : p.costs.odd_links) odd.cost.bytes_per_s /= static_cast<double>(most);
+  slow_down(p.costs, p.throttle);
+  if (a.paced > 0) p.costs.slow_kernels(a.paced);
+  p.layout_costs.places_per_node = static_cast<std::int32_t>(workers);
+  return {};
 }
 
 void start_on_one_machine(Prepared& p) {
@@ -110,14 +163,14 @@ Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& me
   p.config.mesh.shared_vocabulary = shared_vocabulary && std::all_of(p.mesh.dp.begin(), p.mesh.dp.end(),
                                                                      [&](auto dp) { return dp == p.mesh.dp[0]; });
   if (threads >= 0) p.config.run.threads = threads;
-  TROUPE_TRY(find_costs(costs, false, p));
+  TROUPE_TRY(find_costs(costs, false, p.mesh.workers(), p));
   start_on_one_machine(p);
   return p;
 }
 
 Expected<CompileOptions> compile_options(const Prepared& p) {
   CompileOptions o;
-  o.stages = stage_meshes(p.mesh.dp, model_axes(p.mesh, p.config));
+  o.stages = stage_meshes(p.mesh.dp, model_axes(p.mesh, p.config), p.order);
   TROUPE_ASSIGN(o.pipeline, parse_pipeline(p.config.schedule.pipeline));
   // A place has no more than its own microbatches of a step: most where a stage has fewest replicas.
   const std::int64_t microbatches = p.config.schedule.microbatches();

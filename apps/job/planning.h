@@ -6,6 +6,7 @@
 #include "apps/job/job.h"
 #include "apps/job/resume.h"
 #include "apps/lm/model.h"
+#include "placement/machines.h"
 #include "runtime/search/ahead.h"
 #include "runtime/show/layout_choice.h"
 #include "runtime/simulate/token_game.h"
@@ -21,7 +22,10 @@ struct Prepared {
   CostModel costs;         ///< with the throttle
   CostModel layout_costs;  ///< with the throttle; the same on any dp and pp and with any number of threads
   std::string costs_from, layout_costs_from;  ///< "built-in", or the path of the file
-  std::vector<std::string> warnings;          ///< of the configuration (see load_config) and of costs
+  /// That have the places; empty: a machine for each 8 places, or what start_on_one_machine says.
+  std::vector<Machine> machines;
+  runtime::RankOrder order = runtime::RankOrder::stage_by_stage;  ///< of ranks, over machines
+  std::vector<std::string> warnings;  ///< of the configuration (see load_config) and of costs
 };
 
 /// The warning for a user who trains or imports a model with tokens that are no bytes; empty: the model has none.
@@ -31,6 +35,11 @@ std::string tokens_warning(const LmConfig& config);
 /// configuration where the arguments name no file; REQUIRES: one of both is there. On an error, `code` is the exit code
 /// for it.
 Expected<Prepared> prepare(const JobArguments& arguments, int& code, const ResumePoint* from = nullptr);
+
+/// The job's places are on these machines, which it fills in order: costs are those of the links between them, and of
+/// as many busy workers as a machine has. Layouts stay those of one machine, so that bits do not depend on machines.
+/// Error (invalid): they have fewer places than the job; as of calibrate::find_costs.
+Status put_on_machines(Prepared& prepared, const JobArguments& arguments, std::vector<Machine> machines);
 
 /// All workers are on one node: a job that this machine runs.
 void start_on_one_machine(Prepared& prepared);

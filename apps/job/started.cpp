@@ -51,10 +51,10 @@ Expected<std::string> joined_at(const std::string& address, const std::vector<st
   return own + address.substr(colon);
 }
 
-/// Trains with agents that `agents` has started, or that read the file `meets` (may be empty). REQUIRES: it is known
-/// where the run listens.
-int train_with(const App& app, JobArguments a, AgentCommands& agents, const std::vector<std::string>& others,
-               const std::string& meets) {
+/// Does `run` with agents that `agents` has started, or that read the file `meets` (may be empty). REQUIRES: it is
+/// known where the run listens.
+int run_with(JobArguments a, AgentCommands& agents, const std::vector<std::string>& others, const std::string& meets,
+             const std::function<int(const JobArguments&)>& run) {
   const auto token = fresh_token();
   if (!token.ok()) return say(token.status(), exit_worker);
   a.machines.token = *token;
@@ -66,7 +66,7 @@ int train_with(const App& app, JobArguments a, AgentCommands& agents, const std:
     return {};
   };
   a.machines.give_up = [&] { return agents.ended(); };
-  const int code = train_command(app, a);
+  const int code = run(a);
   if (!meets.empty()) ::unlink(meets.c_str());
   return code;
 }
@@ -80,7 +80,8 @@ int lead(const App& app, JobArguments a, const LaunchedTask& task, const std::st
   auto words = agent_words(a, "/proc/self/exe", task.machine);
   words.push_back("--stay");
   if (const Status s = agents.start(task.machine, std::move(words)); !s.ok()) return say(s, exit_worker);
-  return train_with(app, std::move(a), agents, others, meets);
+  return run_with(std::move(a), agents, others, meets,
+                  [&](const JobArguments& found) { return train_command(app, found); });
 }
 
 int follow(const JobArguments& a, const LaunchedTask& task, const std::string& meets) {
@@ -120,7 +121,7 @@ int train_as_task(const App& app, const JobArguments& a, const LaunchedTask& tas
   return task.rank == 0 ? lead(app, a, task, meets) : follow(a, task, meets);
 }
 
-int train_on_hosts(const App& app, const JobArguments& arguments) {
+int run_on_hosts(const JobArguments& arguments, const std::function<int(const JobArguments&)>& run) {
   JobArguments a = arguments;
   std::istringstream text(a.ssh);
   const std::vector<std::string> reach{std::istream_iterator<std::string>(text), std::istream_iterator<std::string>()};
@@ -145,7 +146,7 @@ int train_on_hosts(const App& app, const JobArguments& arguments) {
     words.insert(words.end(), agent.begin(), agent.end());
     if (const Status s = agents.start(host, std::move(words)); !s.ok()) return say(s, exit_worker);
   }
-  return train_with(app, a, agents, a.hosts, "");
+  return run_with(a, agents, a.hosts, "", run);
 }
 
 }  // namespace troupe::lm

@@ -11,6 +11,7 @@
 
 #include "apps/job/argument_checks.h"
 #include "apps/job/lead.h"
+#include "apps/job/placing.h"
 #include "apps/job/running.h"
 #include "apps/lm/data.h"
 #include "apps/lm/learning_rate.h"
@@ -141,32 +142,66 @@ Status Training::open(int& code) {
   code = exit_output;
   TROUPE_TRY(folder_.open());
   TROUPE_ASSIGN(text_, open_text(code));
-  code = exit_plan;
-  const auto prompt_tokens = a_.sample ? sampler_.prompt_tokens() : 0;
-  const std::int64_t bytes = memory_for_plans(p_);
-  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text_, prompt_tokens, bytes));
-  ahead_ = tried_text(made, memory_bound(made.bytes_max));
-  plan_ = std::move(made.plan);
-  if (!made.tried.empty()) {
-    std::string chosen = fmt::format("schedule.ahead is auto: {} is chosen", plan_.pipeline.ahead);
-    if (plan_.pipeline.weights_apart) chosen += ", weight gradients apart";
-    if (made.tried[0].verdict == AheadVerdict::does_not_fit)
-      chosen += ", though it needs more than " + human_bytes(bytes);
-    log_info(chosen);
-  }
-  TROUPE_TRY(app_.check(plan_, options()));
-  TROUPE_ASSIGN(predicted_, predict(plan_));
-  guards_ = choose_guards(a_, plan_, predicted_.game.step_s);
-  ahead_ += guards_.text;
-  if (!guards_.summary.empty()) log_info(guards_.summary);
+  TROUPE_TRY(plan(code));
   end_signals_.emplace();
+  if (a_.machines.count > 0) {
+    TROUPE_TRY(gather(code));
+    TROUPE_TRY(plan(code));
+  }
+  for (const auto& choice : choices_) log_info(choice);
   if (a_.resumes_memory()) return begin_from_memory(code);
   if (point_) return begin_at_point(code);
   code = exit_output;
   return results_.open(plan_, predicted_, 0, false, ahead_);
 }
 
-/// Agents can join: the job listens there once the run's files have been begun.
+Status Training::plan(int& code) {
+  code = exit_plan;
+  const auto prompt_tokens = a_.sample ? sampler_.prompt_tokens() : 0;
+  const std::int64_t bytes = memory_for_plans(p_);
+  TROUPE_ASSIGN(const auto orders, choose_order(app_, p_, text_, prompt_tokens, bytes));
+  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text_, prompt_tokens, bytes));
+  ahead_ = placing_text(p_, orders) + tried_text(made, memory_bound(made.bytes_max));
+  plan_ = std::move(made.plan);
+  choices_.clear();
+  if (!made.tried.empty()) {
+    std::string chosen = fmt::format("schedule.ahead is auto: {} is chosen", plan_.pipeline.ahead);
+    if (plan_.pipeline.weights_apart) chosen += ", weight gradients apart";
+    if (made.tried[0].verdict == AheadVerdict::does_not_fit)
+      chosen += ", though it needs more than " + human_bytes(bytes);
+    choices_.push_back(std::move(chosen));
+  }
+  TROUPE_TRY(app_.check(plan_, options()));
+  TROUPE_ASSIGN(predicted_, predict(plan_));
+  guards_ = choose_guards(a_, plan_, predicted_.game.step_s);
+  ahead_ += guards_.text;
+  if (!guards_.summary.empty()) choices_.push_back(guards_.summary);
+  return {};
+}
+
+Status Training::gather(int& code) {
+  JobMachines wanted = options().machines;
+  const bool takes_fewer = a_.resumes_memory() && a_.replace == "never";
+  if (takes_fewer) wanted.count_to_go_on = wanted.count_min;
+  auto gathered = open_and_gather(wanted, end_signals_->fd(), a_.resumes_memory());
+  const Code failed = gathered.status().code();
+  code = failed == Code::invalid ? exit_usage : failed == Code::superseded ? exit_superseded : exit_worker;
+  TROUPE_ASSIGN(gathered_, std::move(gathered));
+  if (!gathered_) {
+    code = exit_interrupted;
+    return end_signals_->interrupted();
+  }
+  std::vector<Machine> machines;
+  for (const auto& one : gathered_->joined) machines.push_back({one.joins.machine, one.joins.places});
+  code = exit_usage;
+  const Prepared before = p_;
+  const Status s = put_on_machines(p_, a_, std::move(machines));
+  // Some are lost, with their places: it is the plan that the run had that says what is left.
+  if (!s.ok() && takes_fewer) return p_ = before, Status();
+  return s;
+}
+
+/// Agents can join: the run listens there once it has a plan.
 Status Training::check_machines(int& code) const {
   TROUPE_ASSIGN(const TokenKey token, a_.machines.key());
   const Status s = AgentPort::open(a_.machines.listen, token).status();
@@ -219,16 +254,7 @@ Status Training::begin_at_point(int& code) {
 }
 
 Status Training::begin_from_memory(int& code) {
-  JobMachines machines = options().machines;
-  if (a_.replace == "never") machines.count_to_go_on = machines.count_min;
-  auto gathered = open_and_gather(machines, end_signals_->fd(), true);
-  code = gathered.status().code() == Code::superseded ? exit_superseded : exit_worker;
-  TROUPE_ASSIGN(gathered_, std::move(gathered));
-  if (!gathered_) {
-    code = exit_interrupted;
-    return end_signals_->interrupted();
-  }
-  // Not before: agents may have served the leader until they joined, and it has written lines.
+  // Not before the agents have joined: until then they may have served the leader, and it has written lines.
   code = exit_output;
   TROUPE_ASSIGN(const auto before,
                 report::read_lines_before(a_.out + "/metrics.jsonl", std::numeric_limits<std::int64_t>::max()));
@@ -289,6 +315,8 @@ Expected<Plan> Training::replan(const StageWidths& dp) const {
   if (dp.size() == 1) p.config.schedule.pipeline = ScheduleConfig().pipeline;  // the others need stages
   TROUPE_TRY(validate(p.config));
   TROUPE_TRY(check_mesh(p.mesh, p.config));
+  if (Prepared placed = p; !p.machines.empty() && put_on_machines(placed, a_, p.machines).ok())
+    p = std::move(placed);  // else others have joined since, and have some of the places
   TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p, text_, a_.sample ? sampler_.prompt_tokens() : 0));
   return std::move(made.plan);
 }
@@ -302,6 +330,7 @@ JobOptions Training::options() {
   o.machines = a_.machines;
   o.machines.lead = lead_;
   o.gathered = gathered_;
+  o.places_together = static_cast<int>(p_.mesh.tp);
   o.kept = kept_;
   o.identity = kept_as();
   for (const auto& prefix : a_.worker_prefixes) o.prefixes.push_back(split_words(prefix));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/job/guards.h"
 #include "apps/job/interruption.h"
@@ -29,9 +30,11 @@ class Training {
 
  private:
   Status open(int& code);
+  Status check_machines(int& code) const;
+  /// Waits for the agents of the run's machines, which say how many places each has: p_ is for these machines then.
+  Status gather(int& code);
   /// Opens the text; returns the path of its plain file. A signal that comes meanwhile leaves no file that is partly
   /// unpacked: it is an error. On an error, `code` is the exit code for it, if it is not exit_output.
-  Status check_machines(int& code) const;
   Expected<std::string> open_text(int& code);
   /// The same; gives up where `give_up` says so, and leaves that error's exit code to the caller.
   Expected<std::string> open_corpus(const GiveUp& give_up, int& code);
@@ -39,8 +42,10 @@ class Training {
   /// says which.
   Status begin_at_point(int& code);
   /// Makes the run go on with the newest step that agents have kept in memory; where they have none, or a newer
-  /// checkpoint is there, as begin_at_point. Waits for the agents.
+  /// checkpoint is there, as begin_at_point. REQUIRES: gather().
   Status begin_from_memory(int& code);
+  /// Makes plan_ and what is known of it, for the machines in p_.
+  Status plan(int& code);
   /// What tells this run from others, with the fingerprint of its text: a configuration.
   std::string identity() const;
   /// The same for agents that keep what the run has in memory: with its output folder.
@@ -55,7 +60,7 @@ class Training {
 
   const runtime::App& app_;
   const JobArguments& a_;
-  const Prepared p_;
+  Prepared p_;
   const std::int64_t steps_;
   FileStorage storage_{locks_of(a_)};
   std::optional<Resume> resume_;
@@ -71,7 +76,8 @@ class Training {
   std::shared_ptr<runtime::Leadership> lead_;  ///< null: the run has no store
   Predicted predicted_;
   GuardChoice guards_;
-  std::string ahead_;  ///< of schedule.ahead = auto, for people
+  std::string ahead_;                 ///< on which machines, of schedule.ahead = auto and of guards, for people
+  std::vector<std::string> choices_;  ///< of the plan, for the log
   Results results_;
   Sampler sampler_;
   runtime::Plan plan_;

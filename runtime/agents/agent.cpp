@@ -163,7 +163,7 @@ Kept Agent::keep(int grace_ms, int killed_ms) {
     first = &place;
     kept.places.push_back({id, left_by(id), place.hello.rank});
   }
-  if (first) kept.plan = digest_of(*first->plan, run_);
+  if (first) kept.plan = run_;
   return kept;
 }
 

@@ -44,7 +44,7 @@ struct TellPlan {
   SharedBytes plan;  ///< encoded PlanBytes
   std::vector<std::pair<PlaceId, Hello>> hellos;
   bool renews_memory = false;
-  std::string run;
+  std::string run;  ///< digest_of the plan and the run: Kept::plan of what places keep under it
 };
 /// The agent starts another process in a place whose process has ended, and tells it plan and Hello, without drills.
 /// `afresh`: with new memory.

@@ -166,6 +166,7 @@ Status check_ranges(const JobOptions& o, Rank workers) {
         "cores are pinned (--pin, JobOptions::pin), and the job has other machines, whose cores are not known here");
   if (o.machines.count_min < 1 || o.machines.count_min > std::max(1, o.machines.count))
     return refuse("machines.count_min", o.machines.count_min, "use 1 to machines.count");
+  if (o.places_together < 1) return refuse("places_together", o.places_together, "use 1 or more");
   if (o.machines.wait_s < 1) return refuse("machines.wait_s", o.machines.wait_s, "use 1 second or more");
   if (o.stall_s < 1) return refuse("stall_s", o.stall_s, "use 1 second or more");
   if (o.memory_bytes_max < 0)

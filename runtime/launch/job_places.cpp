@@ -11,6 +11,8 @@
 #include "devices/base/clock.h"
 #include "devices/base/overloaded.h"
 #include "devices/base/plain_text.h"
+#include "placement/machines.h"
+#include "runtime/launch/kept_run.h"
 #include "runtime/plan/plan_io.h"
 
 namespace troupe::runtime {
@@ -108,6 +110,19 @@ void JobPlaces::order_each(std::span<const PlaceId> places, Make make) {
   for (const auto& [machine, there] : by_machine) order(machine, make(there));
 }
 
+void JobPlaces::begin(std::vector<Hello> hellos) {
+  hellos_ = std::move(hellos);
+  if (!places_.empty()) return;  // of a job before: their machines are known
+  const auto wanted = std::ssize(hellos_);
+  std::vector<std::int64_t> places;
+  std::int64_t room = 0;
+  for (const Machine& m : machines_) {
+    places.push_back(has_room(m, OnMachines::any) ? std::min<std::int64_t>(m.places - m.started, wanted) : 0);
+    room += places.back();
+  }
+  if (room >= wanted) seats_ = fill_machines(places, wanted, options_.places_together);
+}
+
 PlaceId JobPlaces::start(OnMachines which) {
   const std::size_t number = places_.size();
   Place& place = places_.emplace_back();
@@ -120,8 +135,9 @@ PlaceId JobPlaces::start(OnMachines which) {
   }
   const PlaceId id{static_cast<std::int32_t>(number)};
   const auto& prefixes = options_.prefixes;
-  const auto machine = std::find_if(machines_.begin(), machines_.end(),
-                                    [&](const Machine& m) { return has_room(m, which); });
+  auto machine = std::find_if(machines_.begin(), machines_.end(), [&](const Machine& m) { return has_room(m, which); });
+  if (which == OnMachines::any && number < seats_.size())
+    if (const auto seat = machines_.begin() + seats_[number]; has_room(*seat, which)) machine = seat;
   REQUIRE(machine != machines_.end(), number);
   ++machine->started;
   if (!machine->net_device.empty()) place.hello.net_device = machine->net_device;
@@ -142,6 +158,7 @@ Expected<bool> JobPlaces::have_started(std::span<const PlaceId> places) const {
 
 void JobPlaces::tell(const Plan& plan, std::span<const PlaceId> places, JobGeneration of, bool renews_memory) {
   const SharedBytes bytes = shared(PlanBytes{write_plan(plan)});
+  const std::string run = options_.recovers ? digest_of_plan(plan, options_.identity) : "";
   const auto host_of = [this](PlaceId place) {
     const Machine& m = machines_[at(place).machine];
     return std::pair(m.host, m.host.empty() ? at(place).machine : 0);
@@ -149,7 +166,7 @@ void JobPlaces::tell(const Plan& plan, std::span<const PlaceId> places, JobGener
   std::map<std::pair<std::string, std::size_t>, std::int32_t> on_host;  // agents of one host share its /dev/shm
   for (const PlaceId place : places) ++on_host[host_of(place)];
   order_each(places, [&](const std::vector<PlaceId>& there) {
-    TellPlan order{of, bytes, {}, renews_memory, options_.identity};
+    TellPlan order{of, bytes, {}, renews_memory, run};
     for (const PlaceId place : there) {
       at(place).hello.neighbours = on_host.at(host_of(place));
       order.hellos.emplace_back(place, at(place).hello);

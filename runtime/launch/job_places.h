@@ -25,7 +25,7 @@ inline constexpr std::size_t log_lines_kept = 20;
 enum class OnMachines : std::uint8_t { any, that_have_joined_late };
 
 /// Not thread-safe. Places are numbered from 0, in the order in which they are started: machine by machine, as many on
-/// each as its agent takes.
+/// each as its agent takes, and those together that JobOptions::places_together says (fill_machines).
 class JobPlaces final : public CoordinatorSink {
  public:
   /// `log`: takes each line that a place puts out.
@@ -58,7 +58,7 @@ class JobPlaces final : public CoordinatorSink {
 
   /// What places hear beside their plan, by number; those beyond hear as the first, and may use any core. Before the
   /// first is started.
-  void begin(std::vector<Hello> hellos) { hellos_ = std::move(hellos); }
+  void begin(std::vector<Hello> hellos);
   /// Starts the process of a new place. REQUIRES: room there.
   PlaceId start(OnMachines which = OnMachines::any);
   /// These places, by rank, hear what is for their rank.
@@ -152,6 +152,7 @@ class JobPlaces final : public CoordinatorSink {
   const JobOptions& options_;
   const std::function<void(PlaceId, const std::string&)> log_;
   std::vector<Hello> hellos_;
+  std::vector<std::int32_t> seats_;  // machines of the first places, by number; fewer where others are there before
   std::vector<Place> places_;
   std::deque<FromAgent> told_;
   std::vector<Machine> machines_;

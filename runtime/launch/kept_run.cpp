@@ -35,7 +35,12 @@ void add(const Joins& joins, const Plan& plan, KeptOfJob& all) {
 }  // namespace
 
 std::string digest_of_plan(const Plan& plan, const std::string& run) {
-  return digest_of(encode(ToWorker(PlanBytes{write_plan(plan)})), run);
+  Plan of_any_machines = plan;
+  of_any_machines.costs = {};
+  for (PlanRole& role : of_any_machines.roles)
+    for (PlanActor& actor : role.actors) actor.cost_s = 0;
+  for (PlanExchange& exchange : of_any_machines.exchanges) exchange.seconds = exchange.latency_s = 0;
+  return digest_of(encode(ToWorker(PlanBytes{write_plan(of_any_machines)})), run);
 }
 
 std::vector<PlaceId> places_of(const KeptRun& kept, Rank ranks) {

@@ -28,7 +28,8 @@ struct KeptRun {
 /// them, in order.
 std::vector<PlaceId> places_of(const KeptRun& kept, Rank ranks);
 
-/// As Joins::plan.
+/// TellPlan::run: of this plan but for what it predicts, which depends on the machines that it is for. `run`:
+/// JobOptions::identity.
 std::string digest_of_plan(const Plan& plan, const std::string& run);
 
 /// The newest version, at most `most`, that agents have kept together of one job with this plan and of this run

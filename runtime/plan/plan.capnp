@@ -55,14 +55,14 @@ struct Param {
 }
 struct Program { name @0 :Text; microbatches @1 :Int64; samples @2 :Int64; sequential @3 :Bool; stateful @4 :Bool; }
 struct AdamW { lr @0 :Float32; beta1 @1 :Float32; beta2 @2 :Float32; eps @3 :Float32; weightDecay @4 :Float32; }
-struct Link { latencyS @0 :Float64; bytesPerS @1 :Float64; linkBytesPerS @2 :Float64; }
+struct Link { latencyS @0 :Float64; bytesPerS @1 :Float64; linkBytesPerS @2 :Float64; rendezvousS @3 :Float64; }
 struct OddLink { a @0 :Int32; b @1 :Int32; cost @2 :Link; }
 struct KernelTime { flops @0 :Float64; bytes @1 :Float64; seconds @2 :Float64; }
 struct Kernel { op @0 :Text; times @1 :List(KernelTime); }
 struct Costs {
   flopsPerS @0 :Float64; memoryBytesPerS @1 :Float64; launchS @2 :Float64; intraNode @3 :Link; interNode @4 :Link;
   placesPerNode @5 :Int32; oddLinks @6 :List(OddLink); kernels @7 :List(Kernel);
-  diskBytesPerS @8 :Float64; handoverS @9 :Float64;
+  diskBytesPerS @8 :Float64; handoverS @9 :Float64; nodes @10 :List(Int32);
 }
 struct Plan {
   version @0 :UInt32;

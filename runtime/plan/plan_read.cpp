@@ -116,7 +116,9 @@ PlanActor get(wire::Actor::Reader r) {
   return a;
 }
 
-LinkCost get(wire::Link::Reader r) { return {r.getLatencyS(), r.getBytesPerS(), r.getLinkBytesPerS()}; }
+LinkCost get(wire::Link::Reader r) {
+  return {r.getLatencyS(), r.getBytesPerS(), r.getLinkBytesPerS(), r.getRendezvousS()};
+}
 
 CostModel get(wire::Costs::Reader r) {
   CostModel c;
@@ -127,6 +129,7 @@ CostModel get(wire::Costs::Reader r) {
   c.intra_node = get(r.getIntraNode());
   c.inter_node = get(r.getInterNode());
   c.places_per_node = r.getPlacesPerNode();
+  c.nodes = numbers<std::int32_t>(r.getNodes());
   c.disk_bytes_per_s = r.getDiskBytesPerS();
   for (auto l : r.getOddLinks()) c.odd_links.push_back({l.getA(), l.getB(), get(l.getCost())});
   for (auto k : r.getKernels())

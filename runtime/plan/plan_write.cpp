@@ -129,6 +129,7 @@ void put(wire::Link::Builder b, const LinkCost& l) {
   b.setLatencyS(l.latency_s);
   b.setBytesPerS(l.bytes_per_s);
   b.setLinkBytesPerS(l.link_bytes_per_s);
+  b.setRendezvousS(l.rendezvous_s);
 }
 
 void put(wire::Costs::Builder b, const CostModel& c) {
@@ -139,6 +140,7 @@ void put(wire::Costs::Builder b, const CostModel& c) {
   put(b.initIntraNode(), c.intra_node);
   put(b.initInterNode(), c.inter_node);
   b.setPlacesPerNode(c.places_per_node);
+  b.setNodes({c.nodes.data(), c.nodes.size()});
   b.setDiskBytesPerS(c.disk_bytes_per_s);
   auto odd = b.initOddLinks(static_cast<unsigned>(c.odd_links.size()));
   for (unsigned i = 0; i < c.odd_links.size(); ++i) {

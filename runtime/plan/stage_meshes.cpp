@@ -10,18 +10,41 @@
 
 namespace troupe::runtime {
 
-std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, const std::vector<Axis>& model) {
+std::string to_string(RankOrder order) {
+  return order == RankOrder::stage_by_stage ? "stage by stage" : "replica by replica";
+}
+
+namespace {
+
+/// By stage and dp coordinate: how many replicas of stages have lower ranks.
+std::vector<std::vector<std::int64_t>> replicas_before(const std::vector<std::int64_t>& dp, RankOrder order) {
+  std::vector<std::vector<std::int64_t>> before(dp.size());
+  std::int64_t next = 0;
+  if (order == RankOrder::stage_by_stage) {
+    for (std::size_t s = 0; s < dp.size(); ++s)
+      for (std::int64_t d = 0; d < dp[s]; ++d) before[s].push_back(next++);
+    return before;
+  }
+  const std::int64_t widest = dp.empty() ? 0 : *std::max_element(dp.begin(), dp.end());
+  for (std::int64_t d = 0; d < widest; ++d)
+    for (std::size_t s = 0; s < dp.size(); ++s)
+      if (d < dp[s]) before[s].push_back(next++);
+  return before;
+}
+
+}  // namespace
+
+std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, const std::vector<Axis>& model, RankOrder order) {
   std::int64_t parts = 1;
   for (const Axis& axis : model) parts *= axis.size;
+  const auto before = replicas_before(dp, order);
   std::vector<Mesh> meshes;
-  Rank first = 0;
-  for (auto width : dp) {
+  for (std::size_t s = 0; s < dp.size(); ++s) {
     Mesh m;
     m.axes = model;
-    m.axes.push_back({"dp", width});
+    m.axes.push_back({"dp", dp[s]});
     for (std::int64_t t = 0; t < parts; ++t)
-      for (std::int64_t d = 0; d < width; ++d) m.ranks.edit().push_back(first + static_cast<Rank>(d * parts + t));
-    first += static_cast<Rank>(parts * width);
+      for (const std::int64_t replicas : before[s]) m.ranks.edit().push_back(static_cast<Rank>(replicas * parts + t));
     meshes.push_back(std::move(m));
   }
   return meshes;

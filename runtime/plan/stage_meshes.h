@@ -18,10 +18,21 @@ inline constexpr std::int64_t bytes_max = std::int64_t{1} << 46, count_max = 1 <
 /// CompileOptions::stages must not have it.
 inline constexpr const char* stages_axis = "stages";
 
-/// Meshes with the axes `model` and dp for stages of dp widths `dp`, ranks numbered stage by stage, model axes fastest.
+/// In which order the places of all stages are numbered, and so fill the machines of a job. The places of a replica
+/// of a stage, which the model axes have, follow each other in either.
+enum class RankOrder : std::uint8_t {
+  stage_by_stage,     ///< of a stage all replicas, then the next stage: dp is inside a machine before pp
+  replica_by_replica  ///< of all stages the first replica, then the second: pp is inside a machine before dp
+};
+
+/// "stage by stage".
+std::string to_string(RankOrder order);
+
+/// Meshes with the axes `model` and dp for stages of dp widths `dp`, ranks numbered in this order, model axes fastest.
 /// dp is the innermost axis so that a dim that a model axis splits, too, is cut by the model axis first: a ZeRO share
 /// lies inside a part. With several model axes a tensor may be divided on one and whole on another.
-std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, const std::vector<Axis>& model);
+std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, const std::vector<Axis>& model,
+                               RankOrder order = RankOrder::stage_by_stage);
 /// With one model axis, tp.
 std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, std::int64_t tp = 1);
 

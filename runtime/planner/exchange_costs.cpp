@@ -127,10 +127,10 @@ std::int64_t gathered_elements(const BoxingGroup& group) {
 /// Adds to `busy` the places of `line`, a row along dp, among which the busiest one is, odd links aside. Shares become
 /// smaller along dp: of the places of one node the first sends most, the last receives most. Nodes in the middle have
 /// equally many of the places, so the two nodes at each end stand for all.
-void add_busy(const std::vector<Rank>& line, std::int32_t places_per_node, std::set<Rank>& busy) {
+void add_busy(const std::vector<Rank>& line, const CostModel& costs, std::set<Rank>& busy) {
   std::vector<std::pair<Rank, Rank>> nodes;  // the first and the last of their places
   for (const Rank rank : line) {
-    if (nodes.empty() || nodes.back().second / places_per_node != rank / places_per_node) nodes.push_back({rank, rank});
+    if (nodes.empty() || !costs.on_one_node(nodes.back().second, rank)) nodes.push_back({rank, rank});
     nodes.back().second = rank;
   }
   for (std::size_t n = 0; n < nodes.size(); ++n)
@@ -138,15 +138,15 @@ void add_busy(const std::vector<Rank>& line, std::int32_t places_per_node, std::
 }
 
 /// Of the places that get the whole, and of those that only send.
-std::set<Rank> busy_places(const BoxingGroup& group, std::int32_t places_per_node) {
+std::set<Rank> busy_places(const BoxingGroup& group, const CostModel& costs) {
   std::vector<Rank> targets, others;
   for (const auto& h : group.to) targets.push_back(h.holder);
   const std::set<Rank> gets(targets.begin(), targets.end());
   for (const auto& h : group.from)
     if (!gets.count(h.holder)) others.push_back(h.holder);
   std::set<Rank> busy;
-  add_busy(targets, places_per_node, busy);
-  add_busy(others, places_per_node, busy);
+  add_busy(targets, costs, busy);
+  add_busy(others, costs, busy);
   return busy;
 }
 
@@ -157,7 +157,7 @@ void cost_gather(const Plan& plan, PlanExchange& x) {
   const Mesh& mesh = plan.meshes[to.mesh];
   const auto groups = gather_groups(plan, x, 0, mesh.ranks[0]);
   if (!groups.ok()) return;  // local_plan() reports it with its names
-  for (const Rank rank : busy_places(groups->front(), plan.costs.places_per_node)) {
+  for (const Rank rank : busy_places(groups->front(), plan.costs)) {
     BoxingPlan own;
     for (const auto& group : *groups)
       if (const auto part = plan_boxing(group, rank); part.ok())  // else local_plan() reports it

@@ -60,7 +60,7 @@ double seconds_of(const Plan& plan, const SavedParts& saved, const PlanRole& rol
     case PlanActor::Kind::snapshot: return plan.costs.kernel_s("snapshot", 0, 2 * saved_bytes(plan, saved, role, a));
     case PlanActor::Kind::writer: {
       // the places of a node write at the same time
-      const double writers = std::min(plan.workers(), plan.costs.places_per_node);
+      const double writers = plan.costs.most_on_node(plan.workers());
       return saved_bytes(plan, saved, role, role.actors[role.channels[a.in[0]].writer]) * writers /
              plan.costs.disk_bytes_per_s;
     }

@@ -17,7 +17,7 @@ GameMessage GameLinks::message(Rank peer, bool sent, std::int64_t bytes) {
   m.link = link->second;
   m.interface_ns = to_ns(static_cast<double>(bytes) / cost.bytes_per_s);
   m.link_ns = to_ns(static_cast<double>(bytes) / cost.link_bytes_per_s);
-  m.latency_ns = sent ? 0 : to_ns(cost.latency_s);
+  m.latency_ns = sent ? 0 : to_ns(cost.delivery_s(bytes));
   return m;
 }
 

@@ -54,7 +54,7 @@ void Game::choose_places() {
   }
   for (auto& ranks : result_.stands_for) std::sort(ranks.begin(), ranks.end());
   links_differ_ = options_.forward_s < 0 && std::ssize(result_.places) < plan_.workers() &&
-                  (!plan_.costs.odd_links.empty() || plan_.workers() > plan_.costs.places_per_node);
+                  (!plan_.costs.odd_links.empty() || plan_.costs.most_on_node(plan_.workers()) < plan_.workers());
 }
 
 void Game::compare_links(bool alike) {
@@ -77,7 +77,7 @@ void Game::compare_links(bool alike) {
       std::vector<std::int32_t> node_of(links.size(), -1);  // of this stage's places
       for (const Rank r : plan_.meshes[s].ranks) {
         const auto d = static_cast<std::size_t>(plan_.dp_index(r));
-        const std::int32_t node = r / plan_.costs.places_per_node;
+        const std::int32_t node = plan_.costs.node(r);
         const std::size_t at = links[d].first_on_node.size();
         links[d].first_on_node.push_back(nodes[d].try_emplace(node, at).first->second);
         if (const std::int32_t before = std::exchange(node_of[d], node); before >= 0 && before != node)

@@ -63,6 +63,42 @@ TEST_CASE(
   CHECK(c.model(2).intra_node == c.intra_node);
 }
 
+TEST_CASE("links between machines are written and read back; a file of before has none, and is read") {
+  CHECK(costs().model(1).inter_node == CostModel{}.inter_node);
+  MachineCosts c = costs();
+  MachineLinks links;
+  links.typical = {50e-3, 12.5e6};
+  links.typical.rendezvous_s = 0.1;
+  links.machines = {"a \"1\"", "b", "c"};
+  links.odd = {{"a \"1\"", "c", {100e-3, 1e6}}};
+  c.inter_node = links;
+  const auto read = parse_costs(to_toml(c), "some.toml");
+  REQUIRE_MESSAGE(read.ok(), read.status().message());
+  REQUIRE(read->inter_node);
+  CHECK(read->inter_node->machines == links.machines);
+  CHECK(read->inter_node->typical.latency_s == doctest::Approx(50e-3));
+  CHECK(read->inter_node->typical.bytes_per_s == doctest::Approx(12.5e6));
+  CHECK(read->inter_node->typical.rendezvous_s == doctest::Approx(0.1));
+  REQUIRE(read->inter_node->odd.size() == 1);
+  CHECK(read->inter_node->odd[0].a == "a \"1\"");
+  CHECK(read->inter_node->odd[0].b == "c");
+  CHECK(read->inter_node->odd[0].cost.bytes_per_s == doctest::Approx(1e6));
+  CHECK(to_toml(*read) == to_toml(c));
+  CHECK(c.model(1).inter_node == links.typical);
+  for (const auto& [from, to, says] : {std::tuple("rendezvous_us = 1e+05", "rendezvous_us = -1", "'rendezvous_us'"),
+                                       {"gb_per_s = 0.0125", "gb_per_s = 0", "'gb_per_s' must be a number in 1e-06"},
+                                       {"machines = [", "names = [", "'machines' must be a list of names"},
+                                       {"b = 'c'\n", "", "'b' must be a text"}}) {
+    std::string text = to_toml(c);
+    REQUIRE_MESSAGE(text.find(from) != std::string::npos, from);
+    text.replace(text.find(from), std::string(from).size(), to);
+    CHECK_MESSAGE(parse_costs(text, "some.toml").status().message().find(says) != std::string::npos, says);
+  }
+  const auto before = parse_costs(file_with("version = 4", "version = 3"), "before.toml");
+  REQUIRE_MESSAGE(before.ok(), before.status().message());
+  CHECK_FALSE(before->inter_node);
+}
+
 TEST_CASE("the disk's rate is that of the file; where the file has none, the cost model's") {
   CHECK(costs().model(1).disk_bytes_per_s == 0.75e9);
   const auto without = parse_costs(file_with("[disk]\ngb_per_s = 0.75\n", ""), "before.toml");
@@ -82,8 +118,8 @@ TEST_CASE("costs that are a pipe, which may never end, are refused at once") {
 
 TEST_CASE("a costs file that is damaged, old or of something else is refused with its line and what is wrong") {
   const std::tuple<std::string, std::string, std::string> wrong[] = {
-      {"version = 3", "version = 2", "has version 2, this program reads version 3: run troupe calibrate again"},
-      {"version = 3", "", "has no 'version': not a file that troupe calibrate wrote"},
+      {"version = 4", "version = 2", "has version 2, this program reads version 4: run troupe calibrate again"},
+      {"version = 4", "", "has no 'version': not a file that troupe calibrate wrote"},
       {"threads = 3", "threads = 0", "'threads' must be a whole number of at least 1"},
       {"machine = ", "maschine = ", "'machine' must be a text"},
       {"handover_us = 40", "handover_us = 0", "'handover_us' must be a number in 1e-06..1e+09"},

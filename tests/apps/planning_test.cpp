@@ -3,10 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 
 #include "apps/costs/costs_file.h"
+#include "apps/job/placing.h"
 #include "apps/lm/model.h"
 #include "runtime/plan/stage_meshes.h"
 #include "tests/apps/temp_dir.h"
@@ -138,6 +140,143 @@ TEST_CASE("layouts are found for links that are throttled, and for kernels that 
   for (const CostModel* c : {&slow.costs, &slow.layout_costs}) {
     CHECK(c->intra_node.latency_s >= 5e-3);
     CHECK(c->intra_node.link_bytes_per_s == 1e6);
+  }
+}
+
+TEST_CASE("of the orders in which ranks fill machines the one is taken whose step is played fastest; tp stays inside") {
+  test::TempDir dir;
+  calibrate::MachineCosts costs = costs_by_workers();
+  costs.kernels = {{1, 1e10, 1e10, 1e-6, {}}};
+  runtime::App app;
+  register_actors(app);
+  int replica_by_replica = 0, stage_by_stage = 0;
+  // Long latencies cost a pipeline over machines most, low rates sums of gradients.
+  for (const LinkCost& between : {LinkCost{20e-3, 1e9}, {1e-6, 2e6}})
+    for (const std::string mesh : {"dp=2,pp=2,tp=2", "dp=2,pp=2", "dp=4/2,pp=2"}) {
+      CAPTURE(mesh);
+      costs.inter_node = calibrate::MachineLinks{between, {"a", "b"}, {}};
+      REQUIRE(calibrate::write_costs(dir / "costs.toml", costs).ok());
+      const JobArguments a = arguments(mesh, dir / "costs.toml");
+      Prepared p = prepared(a);
+      const std::int64_t workers = p.mesh.workers();
+      REQUIRE(put_on_machines(p, a, {{"a", workers / 2}, {"b", workers / 2}}).ok());
+      CHECK(p.costs.inter_node.bytes_per_s == doctest::Approx(between.bytes_per_s * 2 / static_cast<double>(workers)));
+      const auto tried = choose_order(app, p, "corpus", 0);
+      REQUIRE_MESSAGE(tried.ok(), tried.status().message());
+      REQUIRE(tried->size() == 2);
+      const runtime::RankOrder chosen = p.order;
+      double best_s = 1e9;
+      for (const OrderTried& one : *tried) {
+        p.order = one.order;
+        auto made = make_plan(app, p, "corpus", 0);
+        REQUIRE_MESSAGE(made.ok(), made.status().message());
+        const auto predicted = predict(made->plan);
+        REQUIRE_MESSAGE(predicted.ok(), predicted.status().message());
+        CHECK(one.step_s == predicted->game.step_s);
+        if (one.order == chosen) best_s = one.step_s;
+        for (std::int32_t s = 0; s < made->plan.stages; ++s) {
+          const Mesh& stage = made->plan.meshes[static_cast<std::size_t>(s)];
+          for (std::int64_t at = 0; at < stage.size(); ++at)
+            CHECK(p.costs.on_one_node(stage.ranks[at], stage.ranks[stage.position({0, stage.coord(at)[1]})]));
+        }
+      }
+      for (const OrderTried& one : *tried) CHECK(best_s <= one.step_s);
+      (chosen == runtime::RankOrder::stage_by_stage ? stage_by_stage : replica_by_replica) += 1;
+      const std::string text = placing_text(p, *tried);
+      CHECK_MESSAGE(text.find("machines    a: ranks 0-" + std::to_string(workers / 2 - 1)) == 0, text);
+      CHECK_MESSAGE(text.find("is predicted to be fastest: stage by stage ") != std::string::npos, text);
+      CHECK((text.find("tp          each group is inside a machine") != std::string::npos) == (p.mesh.tp > 1));
+    }
+  CHECK(replica_by_replica > 0);
+  CHECK(stage_by_stage > 0);
+}
+
+TEST_CASE("no other way to put the places of two stages on two machines is predicted to be faster than what is taken") {
+  test::TempDir dir;
+  calibrate::MachineCosts costs = costs_by_workers();
+  costs.kernels = {{1, 1e10, 1e10, 1e-6, {}}};
+  runtime::App app;
+  register_actors(app);
+  for (const LinkCost& between : {LinkCost{20e-3, 1e9}, {1e-6, 2e6}}) {
+    CAPTURE(between.latency_s);
+    costs.inter_node = calibrate::MachineLinks{between, {"a", "b"}, {}};
+    REQUIRE(calibrate::write_costs(dir / "costs.toml", costs).ok());
+    const JobArguments a = arguments("dp=2,pp=2", dir / "costs.toml");
+    Prepared p = prepared(a);
+    REQUIRE(put_on_machines(p, a, {{"a", 2}, {"b", 2}}).ok());
+    const auto step_s = [&] {
+      auto made = make_plan(app, p, "corpus", 0);
+      REQUIRE_MESSAGE(made.ok(), made.status().message());
+      const auto predicted = predict(made->plan);
+      REQUIRE_MESSAGE(predicted.ok(), predicted.status().message());
+      return predicted->game.step_s;
+    };
+    REQUIRE(choose_order(app, p, "corpus", 0).ok());
+    const double taken_s = step_s();
+    p.order = runtime::RankOrder::stage_by_stage;
+    std::vector<std::int32_t> nodes = {0, 0, 1, 1};
+    double best_s = 1e9;
+    do {
+      p.costs.nodes = nodes;
+      best_s = std::min(best_s, step_s());
+    } while (std::next_permutation(nodes.begin(), nodes.end()));
+    CHECK(taken_s <= best_s * (1 + 1e-6));
+  }
+}
+
+TEST_CASE(
+    "where machines have one place, or a job one stage, there is no order to choose; the plan says where tp spans") {
+  runtime::App app;
+  register_actors(app);
+  const auto on = [&](const std::string& mesh, std::vector<Machine> machines, std::string& text) {
+    const JobArguments a = arguments(mesh, "");
+    Prepared p = prepared(a);
+    const Status s = put_on_machines(p, a, std::move(machines));
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    const auto tried = choose_order(app, p, "corpus", 0);
+    REQUIRE_MESSAGE(tried.ok(), tried.status().message());
+    CHECK(tried->empty());
+    CHECK(p.order == runtime::RankOrder::stage_by_stage);
+    text = placing_text(p, *tried);
+    return p;
+  };
+  std::string text;
+  on("dp=2,pp=2", {{"", 1}, {"", 1}, {"", 1}, {"", 1}}, text);
+  CHECK(text == "machines    machine 0: rank 0; machine 1: rank 1; machine 2: rank 2; machine 3: rank 3\n");
+  on("dp=2,pp=2", {{"", 4}}, text);
+  CHECK(text == "machines    machine 0: ranks 0-3\n");
+  const Prepared whole = on("dp=2,tp=2", {{"a", 3}, {"b", 3}}, text);
+  CHECK(whole.costs.nodes == std::vector<std::int32_t>{0, 0, 1, 1});
+  CHECK(text == "machines    a: ranks 0-1; b: ranks 2-3\ntp          each group is inside a machine\n");
+  const Prepared spanning = on("dp=3,tp=2", {{"a", 3}, {"b", 3}}, text);
+  CHECK(text ==
+        "machines    a: ranks 0-1, 4; b: ranks 2-3, 5\n"
+        "tp          1 of 3 groups span machines, which have too few places: ranks 4-5\n");
+  // Layouts, and with them bits, do not depend on machines.
+  CHECK(spanning.layout_costs.axis_link(2) == spanning.layout_costs.intra_node);
+  Prepared p = prepared("dp=2,pp=2", "");
+  CHECK(put_on_machines(p, arguments("dp=2,pp=2", ""), {{"", 3}})
+            .message()
+            .find("the mesh needs 4 places, and 1 machine "
+                  "has 3") == 0);
+}
+
+TEST_CASE("pairs of machines that were measured apart have links of their own, between all of their places") {
+  test::TempDir dir;
+  calibrate::MachineCosts costs = costs_by_workers();
+  costs.inter_node = calibrate::MachineLinks{{1e-3, 1e9}, {"a", "b", "c"}, {{"a", "c", {5e-3, 4e8}}}};
+  REQUIRE(calibrate::write_costs(dir / "costs.toml", costs).ok());
+  const JobArguments a = arguments("dp=2,pp=3", dir / "costs.toml");
+  for (const bool named : {true, false}) {
+    Prepared p = prepared(a);
+    std::vector<Machine> machines = {{"a", 2}, {"b", 2}, {"c", 2}};
+    if (!named)
+      for (Machine& m : machines) m.name.clear();
+    REQUIRE(put_on_machines(p, a, machines).ok());
+    CHECK(p.costs.odd_links.size() == 4);
+    CHECK(p.costs.link(1, 4).latency_s == doctest::Approx(5e-3));
+    CHECK(p.costs.link(1, 4).bytes_per_s == doctest::Approx(2e8));  // two places share a card
+    CHECK(p.costs.link(1, 2).latency_s == doctest::Approx(1e-3));
   }
 }
 

@@ -72,6 +72,11 @@ exec ip netns exec "$host" unshare --uts --ipc --pid --mount --fork --kill-child
   /// No packet passes between a machine and the others any more; or all pass again.
   void cut(int i) const { shell("ip -n " + switch_ + " link set " + name(i) + " down"); }
   void heal(int i) const { shell("ip -n " + switch_ + " link set " + name(i) + " up"); }
+  /// What a machine sends passes at this rate; what waits is never dropped. False: this kernel has no tbf.
+  bool limit_rate(int i, int megabits_per_s) const {
+    return shell("ip netns exec " + name(i) + " tc qdisc add dev " + name(i) + " root tbf rate " +
+                 std::to_string(megabits_per_s) + "mbit burst 32kb limit 64mb");
+  }
   /// No packet passes from one machine to another one any more, as if it went nowhere; or all pass again.
   void cut_way(int from, int to) const {
     shell(neighbour("replace", from, to) + " lladdr 02:00:00:00:00:01 nud permanent");

@@ -89,6 +89,27 @@ TEST_CASE("costs: a link that differs is found in either order of its ranks") {
   CHECK(model.link(2, 9) == model.inter_node);
 }
 
+TEST_CASE("costs: the nodes of ranks are those that are named, else they have equally many ranks") {
+  CostModel model;
+  model.places_per_node = 2;
+  CHECK(model.on_one_node(0, 1));
+  CHECK_FALSE(model.on_one_node(1, 2));
+  CHECK(model.most_on_node(5) == 2);
+  model.nodes = {4, 4, 4, 1};
+  CHECK(model.on_one_node(0, 2));
+  CHECK_FALSE(model.on_one_node(2, 3));
+  CHECK(model.link(2, 0) == model.intra_node);
+  CHECK(model.link(2, 3) == model.inter_node);
+  CHECK(model.most_on_node(4) == 3);
+}
+
+TEST_CASE("costs: a message that its receiver asks for first takes longer") {
+  LinkCost link{1e-3, 1e9};
+  link.rendezvous_s = 5e-3;
+  CHECK(link.delivery_s(LinkCost::eager_bytes) == 1e-3);
+  CHECK(link.delivery_s(LinkCost::eager_bytes + 1) == 6e-3);
+}
+
 TEST_CASE("costs that no machine can have are refused with the member's name and value; infinite rates are accepted") {
   const std::pair<std::function<void(CostModel&)>, std::string> wrong[] = {
       {[](CostModel& m) { m.flops_per_s = 0; }, "flops_per_s is 0"},
@@ -111,6 +132,11 @@ TEST_CASE("costs that no machine can have are refused with the member's name and
        },
        "a link is between two ranks"},
       {[](CostModel& m) { m.places_per_node = 0; }, "places_per_node is 0"},
+      {[](CostModel& m) {
+         m.nodes = {0, -1};
+       },
+       "nodes: that of rank 1 is -1"},
+      {[](CostModel& m) { m.inter_node.rendezvous_s = -1; }, "inter_node.rendezvous_s is -1"},
       {[](CostModel& m) { m.disk_bytes_per_s = std::nan(""); }, "disk_bytes_per_s is nan"},
       {[](CostModel& m) {
          m.kernels["gemm"].push_back({1, 1, -1});

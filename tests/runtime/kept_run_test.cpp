@@ -24,7 +24,7 @@ struct ThreeAgents {
     joins.places = 3;
     joins.kept.of = {job, generation};
     joins.kept.places = std::move(kept);
-    joins.kept.plan = digest_of(encode(ToWorker(PlanBytes{write_plan(plan)})), "run");
+    joins.kept.plan = digest_of_plan(plan, "run");
     for (const std::int64_t version : {5, 6, 7}) joins.kept.states.emplace_back(version, state_of(version));
     agents.push_back({nullptr, "peer", std::move(joins)});
     return agents.back().joins;
@@ -74,7 +74,7 @@ TEST_CASE("a rank that no agent has kept gets a place of its own, where others h
   const Plan replicas = ThreePlaces::make_plan(3, false, 0);
   Joins& joins = three.add({kept(0, 0, {5, 6}), kept(2, 2, {6})});
   CHECK_FALSE(three.newest());  // a third of the moments is lost
-  joins.kept.plan = digest_of(encode(ToWorker(PlanBytes{write_plan(replicas)})), "run");
+  joins.kept.plan = digest_of_plan(replicas, "run");
   const auto newest = newest_kept(three.agents, replicas, "run", 100);
   REQUIRE(newest);
   CHECK(newest->version == 6);

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <limits>
 #include <random>
 
 #include "runtime/simulate/game_period.h"
@@ -331,4 +332,50 @@ TEST_CASE("a replica whose places lie on two nodes exchanges between nodes, thou
   o.stages = stage_meshes({1}, 2);
   o.costs.places_per_node = 1;
   CHECK(second_divided >= 0.99 * step_of(one, o));
+}
+
+TEST_CASE("a microbatch waits for each link of the kind that its two places have, as computed by hand") {
+  Shape_ s;
+  s.microbatches = 1;
+  s.samples = 50;
+  s.width = 24;  // 4,800 bytes a message: more than an eager one
+  CompileOptions o;
+  o.stages = stage_meshes({1, 1, 1});
+  o.costs.launch_s = 1e-3;
+  o.costs.nodes = {0, 0, 1};
+  const double inf = std::numeric_limits<double>::infinity();
+  o.costs.intra_node = o.costs.inter_node = {0, inf};
+  const double computing_s = step_of(s, o);
+  // One message forward and one backward between neighbours: two within a node, two between nodes.
+  const double bytes = static_cast<double>(s.samples * s.width * 4);
+  o.costs.intra_node = {2e-3, 1e6};
+  const double inside_s = 2 * (2e-3 + bytes / 1e6);
+  CHECK(step_of(s, o) == doctest::Approx(computing_s + inside_s).epsilon(1e-6));
+  o.costs.inter_node = {50e-3, 2e5};
+  o.costs.inter_node.rendezvous_s = 30e-3;
+  const double between_s = 2 * (50e-3 + 30e-3 + bytes / 2e5);
+  CHECK(step_of(s, o) == doctest::Approx(computing_s + inside_s + between_s).epsilon(1e-6));
+  o.costs.nodes = {0, 1, 0};  // now no neighbours share a node
+  CHECK(step_of(s, o) == doctest::Approx(computing_s + 2 * between_s).epsilon(1e-6));
+}
+
+TEST_CASE("stages whose ranks are numbered replica by replica play as others, but for their links") {
+  Shape_ s;
+  s.microbatches = 8;
+  CompileOptions o;
+  o.costs.launch_s = 1e-4;
+  o.costs.intra_node = {1e-5, 1e9};
+  const auto step_s = [&](const std::vector<std::int64_t>& dp, RankOrder order) {
+    o.stages = stage_meshes(dp, {{"tp", 2}}, order);
+    return step_of(s, o);
+  };
+  o.costs.nodes.assign(8, 0);
+  for (const auto& dp : {std::vector<std::int64_t>{2, 2}, {1, 2}, {3, 1}})
+    CHECK(step_s(dp, RankOrder::replica_by_replica) ==
+          doctest::Approx(step_s(dp, RankOrder::stage_by_stage)).epsilon(0.01));
+  // Of two machines with four places each, one has a replica of both stages, or both replicas of a stage. A pipeline
+  // pays latency for its microbatches one after the other, sums of gradients once.
+  o.costs.nodes = {0, 0, 0, 0, 1, 1, 1, 1};
+  o.costs.inter_node = {20e-3, 1e9};
+  CHECK(step_s({2, 2}, RankOrder::replica_by_replica) < step_s({2, 2}, RankOrder::stage_by_stage));
 }
