@@ -34,6 +34,9 @@ class EtcdOnMachines {
     return run(etcdctl({"get", "--prefix", "--keys-only", prefix})).out;
   }
 
+  /// A command that prints each value that a key gets.
+  std::vector<std::string> watch(const std::string& key) const { return etcdctl({"watch", key}); }
+
   std::vector<std::unique_ptr<Run>> members;
   bool ok = false;
 
