@@ -53,7 +53,8 @@ rule("no wall clock" "(system|steady|high_resolution)_clock|clock_gettime|gettim
   devices/paced/paced_device.cpp   "a device in real time"
   comm/ucx/progress_thread.cpp     "how long to spin before sleeping, its own CPU time"
   comm/ucx/ucx_transport.cpp       "budgets of the goodbye and of a cancellation"
-  runtime/agents/launcher.cpp      "the grace of processes that are told to go")
+  runtime/agents/launcher.cpp      "the grace of processes that are told to go"
+  runtime/store/leadership.cpp     "a lease in real time, on a thread of its own")
 
 rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semaphore|binary_semaphore|latch|barrier)${no_name}|pthread_create|pthread_cond_"
   devices/cpu/thread_stream.h      "the production Stream: a thread"
@@ -65,7 +66,9 @@ rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semapho
   comm/ucx/progress_thread.h       "the production Transport: a thread"
   comm/ucx/progress_thread.cpp     "the same"
   runtime/launch/worker_control.h   "the heart-beat of a worker process"
-  runtime/launch/worker_control.cpp "the same")
+  runtime/launch/worker_control.cpp "the same"
+  runtime/store/leadership.h       "the calls of a store block, and the job's loop must not"
+  runtime/store/leadership.cpp     "the same")
 
 rule("no random device" "random_device|randombytes|${no_name}s?rand\\(|getrandom|getentropy|arc4random|/dev/u?random"
   runtime/agents/handshake.cpp     "keys of one connection"

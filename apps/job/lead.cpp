@@ -44,7 +44,9 @@ Expected<std::shared_ptr<Leadership>> make_lead(const JobArguments& a) {
   LeadershipOptions l;
   l.run = o.job;
   l.leader = fresh_number();
-  l.record = to_text(RunToLead{program, own_folder(), a.words, a.run_number});
+  std::vector<std::string> words = a.words;
+  if (a.taken_over) words.resize(words.size() - a.take_over.size() - 1);  // that were put behind those of the run
+  l.record = to_text(RunToLead{program, own_folder(), words, a.run_number});
   l.patience_ms = o.lease_ms + o.lease_ms / 2;
   if (a.taken_over) l.of_revision = a.taken_over->revision;
   return std::make_shared<Leadership>(std::move(store), std::move(l));

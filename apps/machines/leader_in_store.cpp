@@ -89,9 +89,9 @@ Expected<std::string> LeaderInStore::address() {
   const std::lock_guard lock(mutex_);
   if (!stored_) {
     if (!unread_.ok()) return unread_;
-    return Status(Code::unavailable, fmt::format("nobody leads run '{}' ({})", options_.run, store_->name()));
+    return Status(Code::unavailable, fmt::format("no process leads run '{}' ({})", options_.run, store_->name()));
   }
-  // Whoever is connected stays so until another one leads: a leader that the store does not hear of may go on.
+  // An agent that is connected stays so until another one leads: a leader that the store does not hear of may go on.
   return stored_->claim.address;
 }
 

@@ -14,7 +14,7 @@ namespace troupe::runtime {
 class JobAddress {
  public:
   virtual ~JobAddress() = default;
-  /// HOST:PORT. Error (`unavailable`): nobody leads the job now, or it is not known who does.
+  /// HOST:PORT. Error (`unavailable`): no process leads the job now, or the store has not said which one.
   virtual Expected<std::string> address() = 0;
   /// Readable when address() may return something else than before.
   virtual int fd() const = 0;

@@ -158,8 +158,9 @@ Expected<bool> Leadership::leads_again() {
   if (now->leader_lives) return true;
   TROUPE_ASSIGN(const auto taken, store_->advance(revision_, claim_, true));
   if (!taken) return true;  // another process was faster, or this one's own lease lives: the next call says which
-  log_warn(fmt::format("the lease of this process had ended, and nobody has taken the lead of run '{}': it leads on",
-                       options_.run));
+  log_warn(
+      fmt::format("the lease of this process had ended, and no other one has taken the lead of run '{}': it leads on",
+                  options_.run));
   revision_ = *taken;
   return true;
 }

@@ -21,7 +21,7 @@ struct LeadershipOptions {
   std::uint64_t leader = 0;  ///< Claim::leader of this process: a random number
   std::string record;        ///< Claim::record
   /// Takes the lead of the leader that has stored this revision, once the store has seen its lease end, and of no other
-  /// one; 0: of whoever leads, or has led, as soon as its lease has ended.
+  /// one; 0: of the process that leads, or has led, as soon as its lease has ended.
   std::int64_t of_revision = 0;
   /// For how long a leader that lives is waited for: it may have died a moment ago.
   std::int64_t patience_ms = 15'000;

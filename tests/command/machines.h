@@ -75,7 +75,7 @@ exec ip netns exec "$host" unshare --uts --ipc --pid --mount --fork --kill-child
   /// What a machine sends passes at this rate; what waits is never dropped. False: this kernel has no tbf.
   bool limit_rate(int i, int megabits_per_s) const {
     return shell("ip netns exec " + name(i) + " tc qdisc add dev " + name(i) + " root tbf rate " +
-                 std::to_string(megabits_per_s) + "mbit burst 32kb limit 64mb");
+                 std::to_string(megabits_per_s) + "mbit burst 128kb limit 64mb");
   }
   /// No packet passes from one machine to another one any more, as if it went nowhere; or all pass again.
   void cut_way(int from, int to) const {

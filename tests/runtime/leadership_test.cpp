@@ -24,7 +24,7 @@ using troupe::runtime::StoredClaim;
 struct SharedStore {
   std::mutex mutex;
   std::optional<StoredClaim> stored;
-  std::uint64_t lives = 0;  // the leader that has a lease; 0: nobody
+  std::uint64_t lives = 0;  // the leader that has a lease; 0: none has
   bool silent = false;
   std::vector<std::uint32_t> history;  // generations, as they were stored
   bool withdrawn = false;
@@ -157,7 +157,7 @@ TEST_CASE("a generation waits for a store that is away, and only the last one th
   CHECK(store.locked([&] { return store.history.back(); }) == 3);
 }
 
-TEST_CASE("a leader whose lease has ended leads on where nobody has taken its place") {
+TEST_CASE("a leader whose lease has ended leads on where no other process has taken its place") {
   SharedStore store;
   const Process p(store, 5);
   REQUIRE(p.take("a:1").ok());
