@@ -34,7 +34,8 @@ CLI::Option* store_options(CLI::App& command, runtime::StoreOptions& store, std:
   add("--store-cert", store.cert_file, "this process's certificate for the store (default: none)");
   add("--store-key", store.key_file, "the key of that certificate (default: none)");
   add("--store-user", store.user, "user of the store (default: none)");
-  add("--store-password-file", store.password_file, "file with the user's password; its owner alone may read it");
+  add("--store-password-file", store.password_file,
+      "file with the user's password; its owner alone may read it (default: none)");
   command
       .add_option(
           "--store-lease", lease_s,

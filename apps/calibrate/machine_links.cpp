@@ -123,6 +123,9 @@ double median_of(std::vector<double> values) {
   return *middle;
 }
 
+/// A link of less is not told from what acts wait for each other.
+constexpr double least_latency_s = 1e-6;
+
 bool differs(double value, double typical) { return std::abs(value - typical) > odd_share * typical; }
 
 /// Bytes per second of one way; 0: none, by these times.
@@ -150,8 +153,8 @@ std::vector<std::pair<int, int>> pairs_to_measure(int n) {
 Expected<LinkCost> link_of(const PairTimes& t) {
   const double there_per_s = rate_of(t, 0), back_per_s = rate_of(t, 1);
   // The act before a message and the one behind it wait as long for each other as where an op is between them.
-  const double latency_s = t.small_s / 2 - t.op_s;
-  if (there_per_s == 0 || back_per_s == 0 || latency_s <= 0)
+  const double latency_s = std::max(least_latency_s, t.small_s / 2 - t.op_s);
+  if (there_per_s == 0 || back_per_s == 0)
     return Status(Code::unavailable,
                   "messages took less time than none: other work keeps a machine busy; calibrate when it is quiet");
   LinkCost link{latency_s, std::min(there_per_s, back_per_s)};

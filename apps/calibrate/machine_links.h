@@ -29,7 +29,8 @@ inline constexpr std::int64_t small_bytes = 8, middle_bytes = 64 << 10, large_by
 
 /// The link of such times: its latency is half of what a round of small messages takes beyond two ops; its rate that of
 /// the slower way, by what a large message takes beyond a middle one; the rendezvous is what is left of a middle one.
-/// Error (unavailable): times that no link has: other work keeps a machine busy.
+/// A latency that is lost among these counts as a microsecond. Error (unavailable): times that no link has: other work
+/// keeps a machine busy.
 Expected<LinkCost> link_of(const PairTimes& times);
 
 /// The typical link (medians of each figure), and those that differ from it by more than odd_share in latency or rate.
