@@ -22,6 +22,18 @@ std::string absolute(const std::string& path) {
   return error ? path : from_root.string();
 }
 
+/// Whether this machine could lead at that address.
+Status check_lead_at(const std::string& address, const Store& store) {
+  if (address.empty()) return {};
+  if (!store.tells_of_loss())
+    return invalid("--lead-at: " + store.name() + " does not tell that a leader is lost: that takes an etcd");
+  const std::size_t colon = address.rfind(':');
+  const std::string host = address.substr(0, colon), port = colon < address.size() ? address.substr(colon + 1) : "";
+  const bool is_port = !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == std::string::npos;
+  if (is_port && !host.empty() && host != "0.0.0.0" && host != "[::]") return {};
+  return invalid("--lead-at '" + address + "': expected HOST:PORT, an address at which agents reach this machine");
+}
+
 int serve_run(const AgentArguments& a, const std::string& join, const TokenKey& token) {
   const auto program = program_fingerprint();
   if (!program.ok()) return say(program.status(), exit_worker);
@@ -33,8 +45,9 @@ int serve_run(const AgentArguments& a, const std::string& join, const TokenKey& 
     options.lease_ms = a.store_lease_s * 1000;
     auto store = open_store(options);
     if (!store.ok()) return say(store.status(), exit_usage);
+    if (const Status s = check_lead_at(a.lead_at, **store); !s.ok()) return say(s, exit_usage);
     leader = std::make_unique<LeaderInStore>(
-        *std::move(store), LeaderInStoreOptions{a.store.job, a.lead_at, absolute(a.token_file), *program});
+        *std::move(store), LeaderInStoreOptions{a.store.job, a.lead_at, absolute(a.token_file), token, *program});
     o.join = "run '" + a.store.job + "'";
     o.where = leader.get();
   }
@@ -47,6 +60,7 @@ int serve_run(const AgentArguments& a, const std::string& join, const TokenKey& 
   o.outlasts_signal = a.stays;
   if (a.invited) o.end_fd = STDIN_FILENO;
   const Status s = run_agent(o);
+  if (leader && s.ok()) leader->run_is_over();
   if (s.ok()) return exit_ok;
   if (s.code() == Code::invalid) return say(s, exit_usage);
   return say(s, s.code() == Code::interrupted ? exit_interrupted : exit_worker);

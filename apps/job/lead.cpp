@@ -32,6 +32,9 @@ std::string own_folder() {
 
 Expected<std::shared_ptr<Leadership>> make_lead(const JobArguments& a) {
   if (a.store.url.empty()) return std::shared_ptr<Leadership>();
+  if (a.config_path.empty())
+    return invalid("--store: name the configuration, too: a machine that takes the lead over goes on with it");
+  TROUPE_ASSIGN(const TokenKey key, a.machines.key());
   const std::string host = a.machines.listen.substr(0, a.machines.listen.rfind(':'));
   if (host == "0.0.0.0" || host == "[::]")
     return invalid("--listen " + a.machines.listen +
@@ -46,7 +49,8 @@ Expected<std::shared_ptr<Leadership>> make_lead(const JobArguments& a) {
   l.leader = fresh_number();
   std::vector<std::string> words = a.words;
   if (a.taken_over) words.resize(words.size() - a.take_over.size() - 1);  // that were put behind those of the run
-  l.record = to_text(RunToLead{program, own_folder(), words, a.run_number});
+  l.record = to_text(RunToLead{program, own_folder(), words, a.run_number}, key);
+  l.goes_on = a.resumes;
   l.patience_ms = o.lease_ms + o.lease_ms / 2;
   if (a.taken_over) l.of_revision = a.taken_over->revision;
   return std::make_shared<Leadership>(std::move(store), std::move(l));
@@ -66,7 +70,7 @@ Status take_over(JobArguments& a, const TakenOver& taken) {
   if (read_run_record(a.out).run != taken.run)
     return invalid(
         fmt::format("'{}' on this machine is not the output folder of the run that is to go on: it must be a "
-                    "folder that all machines share",
+                    "folder that all machines share, in which the run had begun to write",
                     a.out));
   return {};
 }

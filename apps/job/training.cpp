@@ -80,7 +80,7 @@ int Training::run() {
   Status s = result.status;
   code = result.exit_code;
   if (lead_ && !s.ok())
-    if (const Status led = lead_->last_look(); !led.ok()) s = led, code = exit_superseded;
+    if (const Status led = lead_->look_now(); !led.ok()) s = led, code = exit_superseded;
   if (code == exit_superseded) {  // the files are another process's
     end_signals_.reset();
     results_.end_progress();
@@ -185,7 +185,9 @@ Status Training::gather(int& code) {
   if (takes_fewer) wanted.count_to_go_on = wanted.count_min;
   auto gathered = open_and_gather(wanted, end_signals_->fd(), a_.resumes_memory());
   const Code failed = gathered.status().code();
-  code = failed == Code::invalid ? exit_usage : failed == Code::superseded ? exit_superseded : exit_worker;
+  code = failed == Code::invalid || failed == Code::denied ? exit_usage
+         : failed == Code::superseded                      ? exit_superseded
+                                                           : exit_worker;
   TROUPE_ASSIGN(gathered_, std::move(gathered));
   if (!gathered_) {
     code = exit_interrupted;
@@ -197,8 +199,9 @@ Status Training::gather(int& code) {
   const Prepared before = p_;
   const Status s = put_on_machines(p_, a_, std::move(machines));
   // Some are lost, with their places: it is the plan that the run had that says what is left.
-  if (!s.ok() && takes_fewer) return p_ = before, Status();
-  return s;
+  if (s.ok() || !takes_fewer) return s;
+  p_ = before;
+  return {};
 }
 
 /// Agents can join: the run listens there once it has a plan.
@@ -361,7 +364,7 @@ JobOptions Training::options() {
   o.inject = p_.injections;
   o.on_incident = [this](const Incident& incident) {
     const bool ends_here = incident.act_ns < 0;  // it may be that another process leads the run, and tells of it
-    if (!ends_here || !lead_ || lead_->last_look().ok()) results_.incident(incident);
+    if (!ends_here || !lead_ || lead_->look_now().ok()) results_.incident(incident);
   };
   o.on_straggler = [this](const runtime::Straggler& straggler) { results_.straggler(straggler); };
   o.stall_s = a_.stall_s;
@@ -383,6 +386,9 @@ JobOptions Training::options() {
     const auto& c = p_.config.checkpoint;
     o.checkpoint.dir = checkpoint_dir(a_);
     o.checkpoint.lock = folder_.lock_of(o.checkpoint.dir);
+    if (!o.checkpoint.lock && a_.taken_over)  // a leader that is frozen may hold it: see locks_of
+      if (auto lock = checkpoint::Catalog(storage_, o.checkpoint.dir).lock(); lock.ok())
+        o.checkpoint.lock = *std::move(lock);
     o.checkpoint.every = c.every;
     o.checkpoint.retention = {c.keep, c.keep_every};
     o.checkpoint.failures_max = static_cast<int>(c.max_failures);

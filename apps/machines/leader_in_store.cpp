@@ -52,6 +52,7 @@ LeaderInStore::~LeaderInStore() {
     stop_ = true;
   }
   stops_.notify_all();
+  if (child_ > 0 && !run_is_over_) ::kill(child_, SIGKILL);
   look_at_child(true);
   thread_.join();
   ::close(news_fd_);
@@ -81,7 +82,9 @@ void LeaderInStore::watch() {
     }
     if (std::exchange(silent, false)) log_info(store_->name() + " answers again");
     revision = *now ? (*now)->revision : 0;
-    (void)store_->wait_for_change(revision, watch_ms);  // read() says what is wrong
+    if (const Status s = store_->wait_for_change(revision, watch_ms); s.ok()) continue;
+    std::unique_lock lock(mutex_);  // read() says what is wrong
+    if (stops_.wait_for(lock, retry, [&] { return stop_; })) return;
   }
 }
 
@@ -105,7 +108,7 @@ void LeaderInStore::turn(bool hears) {
     if (unread_.ok()) now = stored_;
   }
   if (!now || now->leader_lives || hears || options_.lead_at.empty() || child_ > 0) return;
-  if (tried_revision_ != now->revision) tried_revision_ = now->revision, tries_ = 0, next_try_ns_ = 0;
+  if (tried_ != now->claim.generation) tried_ = now->claim.generation, tries_ = 0, next_try_ns_ = 0;
   const std::int64_t now_ns = SteadyClock().now_ns();
   if (tries_ >= tries_max || now_ns < next_try_ns_) return;
   ++tries_;
@@ -131,7 +134,7 @@ void LeaderInStore::start(const StoredClaim& lost) {
     tries_ = tries_max;
     log_warn(fmt::format("this machine cannot lead run '{}': {}", options_.run, why));
   };
-  const auto run = parse_run_to_lead(lost.claim.record);
+  const auto run = parse_run_to_lead(lost.claim.record, options_.key);
   if (!run.ok()) return give_up(run.status().message());
   if (run->program != options_.program) return give_up("it runs another build of troupe");
   log_warn(fmt::format("the leader of run '{}' at {} is lost: this machine takes its place, at {}", options_.run,

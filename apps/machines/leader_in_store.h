@@ -18,10 +18,11 @@
 namespace troupe::lm {
 
 struct LeaderInStoreOptions {
-  std::string run;         ///< for people: what the run is called in its store
-  std::string lead_at;     ///< HOST:PORT at which this machine would listen as the leader; empty: it never leads
-  std::string token_file;  ///< of this machine
-  std::string program;     ///< runtime::program_fingerprint: of another build this machine leads no run
+  std::string run;          ///< for people: what the run is called in its store
+  std::string lead_at;      ///< HOST:PORT at which this machine would listen as the leader; empty: it never leads
+  std::string token_file;   ///< of this machine
+  runtime::TokenKey key{};  ///< of the token, with which the record is signed
+  std::string program;      ///< runtime::program_fingerprint: of another build this machine leads no run
 };
 
 /// An agent that hears the leader does not take its place, whatever the store says: a leader that does not reach the
@@ -29,8 +30,10 @@ struct LeaderInStoreOptions {
 class LeaderInStore final : public runtime::JobAddress {
  public:
   LeaderInStore(std::unique_ptr<runtime::Store> store, LeaderInStoreOptions options);
-  /// Waits for the end of a leader that was started here: its run is over, or it ends with the agent's thread.
+  /// Ends a leader that was started here, as if this machine were lost; or waits for its end, after run_is_over().
   ~LeaderInStore() override;
+  /// The agent's job has ended in order.
+  void run_is_over() { run_is_over_ = true; }
 
   Expected<std::string> address() override;
   int fd() const override { return news_fd_; }
@@ -46,8 +49,9 @@ class LeaderInStore final : public runtime::JobAddress {
   const LeaderInStoreOptions options_;
   int news_fd_ = -1;
   pid_t child_ = -1;
-  std::int64_t tried_revision_ = 0;  // for which a leader was started here
-  int tries_ = 0;                    // how often
+  bool run_is_over_ = false;
+  runtime::JobGeneration tried_;  // in whose place leaders were started here
+  int tries_ = 0;                 // how often, without a new generation
   std::int64_t next_try_ns_ = 0;
 
   std::mutex mutex_;

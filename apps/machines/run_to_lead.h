@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "devices/base/status.h"
+#include "runtime/agents/token.h"
 
 namespace troupe::lm {
 
@@ -17,9 +18,10 @@ struct RunToLead {
   std::vector<std::string> words;  ///< of its command line, without the program's name
   std::string run;                 ///< a random number that its output folder has, too
 };
-std::string to_text(const RunToLead& run);
-/// Error (`invalid`): the text is none.
-Expected<RunToLead> parse_run_to_lead(const std::string& text);
+/// Signed with the run's token: an agent executes these words, and the store does not know who may have it do so.
+std::string to_text(const RunToLead& run, const runtime::TokenKey& key);
+/// Error (`invalid`): the text is none, or is signed with another token.
+Expected<RunToLead> parse_run_to_lead(const std::string& text, const runtime::TokenKey& key);
 
 /// How a command line says that it takes the lead of a run over, behind the words of RunToLead.
 struct TakenOver {

@@ -53,7 +53,7 @@ class AgentService {
   Status run() {
     for (std::size_t attempt = 0;; ++attempt) {
       const std::int64_t deadline_ns = life_.connects(clock_.now_ns());
-      if (options_.where) at_ = options_.where->address();
+      if (options_.where) find_leader();
       if (auto fd = at_.ok() ? connect_to(*at_, attempt) : Expected<int>(at_.status()); fd.ok()) {
         connection_.emplace(*fd, Handshake::End::joins, options_.token);
         while (!life_.over()) turn(deadline_ns);
@@ -90,6 +90,13 @@ class AgentService {
     if (const Status s = ends_.due(life_.is_taken(), clock_.now_ns()); !s.ok()) life_.breaks(s, true);
     if (!connection_->open() && clock_.now_ns() >= deadline_ns)
       life_.breaks(Status(Code::unavailable, "it has not answered"));
+  }
+
+  /// Where the job is. A leader that this agent has not heard of before is given time to be heard.
+  void find_leader() {
+    auto now = options_.where->address();
+    if (now.ok() && (!at_.ok() || *at_ != *now)) heard_ns_ = clock_.now_ns();
+    at_ = std::move(now);
   }
 
   /// Leaves a leader whose place another one has taken.

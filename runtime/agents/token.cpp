@@ -36,4 +36,14 @@ TokenKey key_of(std::string_view token) {
   return key;
 }
 
+std::string signature_of(std::string_view text, const TokenKey& key) {
+  ASSERT(::sodium_init() >= 0);
+  const auto bytes = std::as_bytes(std::span(text));
+  std::array<std::byte, 32> hash;
+  crypto_generichash(raw(hash.data()), hash.size(), raw(bytes.data()), bytes.size(), raw(key.data()), key.size());
+  std::string hex;
+  for (const std::byte b : hash) hex += fmt::format("{:02x}", std::to_integer<int>(b));
+  return hex;
+}
+
 }  // namespace troupe::runtime

@@ -23,5 +23,8 @@ inline constexpr std::size_t token_chars_least = 32;
 Expected<TokenKey> read_token(const std::string& path);
 /// Of a token's text. REQUIRES: as long as a token must be.
 TokenKey key_of(std::string_view token);
+/// What shows that a text was written by a process that has the token: hexadecimal, of this text and key only
+/// (BLAKE2b).
+std::string signature_of(std::string_view text, const TokenKey& key);
 
 }  // namespace troupe::runtime

@@ -51,7 +51,11 @@ Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& m
   auto gathered = std::make_shared<GatheredMachines>();
   TROUPE_ASSIGN(const TokenKey token, machines.key());
   TROUPE_ASSIGN(gathered->port, AgentPort::open(machines.listen, token));
-  if (machines.lead) TROUPE_TRY(machines.lead->take(gathered->port->address(), interrupt_fd));
+  if (machines.lead) {
+    const Status taken = machines.lead->take(gathered->port->address(), interrupt_fd);
+    if (taken.code() == Code::interrupted) return std::shared_ptr<GatheredMachines>();
+    TROUPE_TRY(taken);
+  }
   if (machines.on_listen) TROUPE_TRY(machines.on_listen(gathered->port->address()));
   log_info(
       fmt::format("waits for the agents of {} at {}", counted(machines.count, "machine"), gathered->port->address()));
@@ -73,9 +77,10 @@ Expected<bool> Gathering::done(std::int64_t now_ns) const {
   constexpr std::int64_t second_ns = 1'000'000'000, window_ns = second_ns;
   if (is_full() && !(all_ && now_ns < last_ns_ + window_ns)) return true;
   const int fewer = machines_.count_to_go_on;
-  if (all_ && fewer > 0 && std::ssize(joined_) >= fewer && now_ns >= last_ns_ + CoordinatorWaits::return_least_ns)
-    return true;
+  const bool may_go_on = all_ && fewer > 0 && std::ssize(joined_) >= fewer;
+  if (may_go_on && now_ns >= last_ns_ + CoordinatorWaits::return_least_ns) return true;
   if (now_ns < begun_ns_ + machines_.wait_s * second_ns) return false;
+  if (may_go_on || is_full()) return true;
   return Status(Code::unavailable, fmt::format("{} of {} machines have joined within {} s (troupe agent --join)",
                                                joined_.size(), machines_.count, machines_.wait_s));
 }

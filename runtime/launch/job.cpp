@@ -67,6 +67,7 @@ class Job {
     if (result.late_messages > 0)
       log_debug(fmt::format("{} control messages of other generations were dropped", result.late_messages));
     const int grace_ms = result.status.ok() || coordinator_.pause().begun() ? 2000 : 500;
+    if (begins_again(result)) places_.let_go();
     if (const Status ended = places_.finish(grace_ms, killed_ms_); !ended.ok()) left_behind(result, ended);
     places_.bring_to(coordinator_, clock_.now_ns());  // what their logs still had
     // The caller may begin again with another checkpoint: a signal that came meanwhile ends that job.
@@ -108,7 +109,14 @@ class Job {
   }
 
   static int code_of(const Status& s) {
-    return s.code() == Code::invalid ? exit_usage : s.code() == Code::superseded ? exit_superseded : exit_worker;
+    const bool refused = s.code() == Code::invalid || s.code() == Code::denied;
+    return refused ? exit_usage : s.code() == Code::superseded ? exit_superseded : exit_worker;
+  }
+
+  /// Whether another process has use for the job's machines, or this one with another checkpoint.
+  bool begins_again(const JobResult& result) const {
+    return result.exit_code == exit_superseded || result.status.code() == Code::damaged ||
+           (options_.kept && !has_started_);
   }
 
   /// Waits for the agents of other machines, where the job has any.
@@ -150,6 +158,7 @@ class Job {
     TROUPE_TRY(claim_first(first));
     if (coordinator_.over()) return {};  // by a signal
     TROUPE_TRY(job_.start(first, save));
+    has_started_ = true;
     if (!options_.replaces && shapes_for(plan_, plan_.workers() - 1).empty())
       log_warn(
           fmt::format("the loss of any worker{} will end the job: {} has nothing to give up, and no other shape runs "
@@ -307,6 +316,7 @@ class Job {
   RunningJob job_;
   JobPlaces& places_ = job_.places();
   Coordinator& coordinator_ = job_.coordinator();
+  bool has_started_ = false;                  // its places
   std::int64_t polled_ns_ = clock_.now_ns();  // when this process last looked
 };
 

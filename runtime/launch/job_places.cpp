@@ -363,6 +363,10 @@ Status JobPlaces::begin_to_finish(int grace_ms, int killed_ms) {
   return left;
 }
 
+void JobPlaces::let_go() {
+  for (Machine& m : machines_) m.connection.reset();
+}
+
 bool JobPlaces::has_finished() const {
   return std::none_of(machines_.begin(), machines_.end(), [](const Machine& m) { return m.connection && !m.finished; });
 }

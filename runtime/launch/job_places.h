@@ -83,8 +83,11 @@ class JobPlaces final : public CoordinatorSink {
   void bring_to(Coordinator& coordinator, std::int64_t now_ns);
   /// Ends all processes, as Launcher::finish; bring_to() has what their logs still had.
   Status finish(int grace_ms, int killed_ms);
-  /// The same, but that it waits for no other machine: has_finished() says when all have done so, and left_behind()
-  /// what has become of it.
+  /// Leaves other machines to the process that leads the job next: their agents end the processes, keep the memory, and
+  /// join that one.
+  void let_go();
+  /// The same as finish(), but that it waits for no other machine: has_finished() says when all have done so, and
+  /// left_behind() what has become of it.
   Status begin_to_finish(int grace_ms, int killed_ms);
   bool has_finished() const;
   Status left_behind() const;

@@ -47,7 +47,8 @@ Status RunningJob::begin_on(std::vector<JoinedAgent> joined, const std::string& 
   program_ = program;
   for (JoinedAgent& one : joined) add_gathered(one);
   const std::int64_t kept = options_.kept ? std::ssize(options_.kept->ranks) : 0;
-  const std::int64_t need = plan_.workers() + options_.spares - kept;
+  // A job that goes on has the spares for which there is room.
+  const std::int64_t need = plan_.workers() - kept + (options_.kept ? 0 : options_.spares);
   if (places_.room() >= need) return {};
   if (!options_.kept || options_.replaces || !options_.replan)
     return invalid(fmt::format("the job needs {}, and its machines have {}: give an agent more (--places)",
@@ -117,7 +118,8 @@ Status RunningJob::start(JobGeneration first, const CheckpointTarget& save) {
   places_.begin(hellos(options_, plan_.workers(), save));
   const std::int64_t kept = options_.kept ? std::ssize(options_.kept->ranks) : 0;
   if (!lost_.empty()) places_.add_lost(lost_);
-  for (std::int64_t n = lost_.empty() ? plan_.workers() + options_.spares - kept : 0; n > 0; --n) {
+  const std::int64_t wanted = plan_.workers() + options_.spares - kept;
+  for (std::int64_t n = lost_.empty() ? std::min(wanted, places_.room()) : 0; n > 0; --n) {
     const PlaceId place = places_.start();
     bring();
     TROUPE_TRY(places_.have_started(std::span(&place, 1)).status());

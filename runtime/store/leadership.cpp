@@ -41,8 +41,13 @@ void Leadership::stop() {
 
 Leadership::~Leadership() {
   stop();
-  if (taken_) {
-    const Status s = lost_.ok() ? store_->withdraw() : Status();
+  const bool may_withdraw = taken_ && lost_.ok() && (options_.of_revision == 0 || claimed_.number > 0);
+  if (may_withdraw) {
+    Status s = store_->withdraw();
+    if (!s.ok()) {  // its lease may have ended
+      const auto leads = leads_again();
+      if (leads.ok()) s = *leads ? store_->withdraw() : Status();
+    }
     if (!s.ok()) log_warn(s.in("the store still says that run '" + options_.run + "' is led").message());
   }
   ::close(news_fd_);
@@ -65,20 +70,29 @@ Status Leadership::take(const std::string& address, int interrupt_fd) {
   const auto until = Clock::now() + milliseconds(options_.patience_ms);
   for (bool told = false;;) {
     TROUPE_ASSIGN(const auto before, store_->read());
-    const bool lives = before && before->leader_lives && store_->tells_of_loss();
-    const bool of_another = options_.of_revision != 0 && (!before || before->revision != options_.of_revision);
+    const bool own = before && before->claim.leader == options_.leader;  // stored without an answer
+    const bool tells = store_->tells_of_loss();
+    const bool lives = before && !own && (tells ? before->leader_lives : !options_.goes_on);
+    const bool of_another = options_.of_revision != 0 && !own && (!before || before->revision != options_.of_revision);
     if (of_another && !before) return Status(Code::superseded, fmt::format("run '{}' has ended", options_.run));
-    if (of_another || (lives && Clock::now() >= until)) return led_by(before->claim.address);
+    if (of_another || (lives && tells && Clock::now() >= until)) return led_by(before->claim.address);
+    if (lives && !tells)
+      return Status(Code::superseded,
+                    led_by(before->claim.address).message() +
+                        ", as far as a folder tells: if that process is gone, go on with --resume, or "
+                        "remove what the folder has of the run");
     if (!lives) {
       if (before) claim_.generation = before->claim.generation;
       newest_generation_ = claim_.generation.number;
-      TROUPE_ASSIGN(const auto taken, store_->advance(before ? before->revision : 0, claim_, true));
-      if (taken) {
-        revision_ = *taken;
+      const auto taken = store_->advance(before ? before->revision : 0, claim_, true);
+      if (taken.ok() && *taken) {
+        revision_ = **taken;
         break;
       }
-      if (Clock::now() < until) continue;  // read() says who was faster
-      return led_by("");
+      if (Clock::now() < until && (taken.ok() || taken.status().code() == Code::unavailable)) continue;
+      if (taken.ok()) return led_by("");
+      (void)store_->withdraw();  // it may have been stored
+      return taken.status();
     }
     if (!std::exchange(told, true))
       log_info(led_by(before->claim.address).message() + ": waits for the end of its lease");
@@ -86,7 +100,7 @@ Status Leadership::take(const std::string& address, int interrupt_fd) {
     PollSet signals;
     signals.add(interrupt_fd, POLLIN, [&](short happened) { interrupted = happened != 0; });
     if (signals.wait(0)) signals.serve();
-    if (interrupted) return led_by(before->claim.address);
+    if (interrupted) return Status(Code::interrupted, "interrupted while the end of a lease was waited for");
     TROUPE_TRY(store_->wait_for_change(before->revision, 200));
   }
   log_info(fmt::format("this process leads run '{}', in {}", options_.run, store_->name()));
@@ -121,11 +135,27 @@ Status Leadership::lost() {
   return lost_;
 }
 
-Status Leadership::last_look() {
-  stop();
-  if (taken_ && lost_.ok())
-    if (const auto leads = leads_again(); leads.ok() && !*leads) return lost_;
+Status Leadership::look_now() {
+  std::unique_lock lock(mutex_);
+  if (taken_ && lost_.ok() && !stop_) {
+    look_ = true;
+    wakes_.notify_all();
+    looked_.wait(lock, [&] { return !look_ || !lost_.ok(); });
+  }
   return lost_;
+}
+
+void Leadership::look_if_asked() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!look_) return;
+  }
+  (void)leads_again();
+  {
+    const std::lock_guard lock(mutex_);
+    look_ = false;
+  }
+  looked_.notify_all();
 }
 
 void Leadership::tell() const { (void)::eventfd_write(news_fd_, 1); }
@@ -135,6 +165,7 @@ void Leadership::lose(const Status& why) {
     const std::lock_guard lock(mutex_);
     lost_ = why;
   }
+  looked_.notify_all();
   tell();
 }
 
@@ -144,20 +175,19 @@ void Leadership::note(const Status& answer) {
   if (!std::exchange(silent_, true))
     log_warn(answer.message() + ": the run trains on, and waits for its store before it goes on after a loss");
   std::unique_lock lock(mutex_);
-  wakes_.wait_for(lock, retry, [&] { return stop_; });
+  wakes_.wait_for(lock, retry, [&] { return stop_ || look_; });
 }
 
 Expected<bool> Leadership::leads_again() {
   TROUPE_ASSIGN(const auto now, store_->read());
-  if (!now || now->revision != revision_ || now->claim != claim_) {
-    lose(
-        now ? led_by(now->claim.address)
-            : Status(Code::superseded, fmt::format("run '{}' has been removed from {}", options_.run, store_->name())));
+  if (now && now->claim.leader != options_.leader) {
+    lose(led_by(now->claim.address));
     return false;
   }
-  if (now->leader_lives) return true;
-  TROUPE_ASSIGN(const auto taken, store_->advance(revision_, claim_, true));
-  if (!taken) return true;  // another process was faster, or this one's own lease lives: the next call says which
+  if (now) claim_ = now->claim, revision_ = now->revision;  // it may have stored that without an answer
+  if (now && now->leader_lives) return true;
+  TROUPE_ASSIGN(const auto taken, store_->advance(now ? revision_ : 0, claim_, true));
+  if (!taken) return true;  // another process was faster: the next call says so
   log_warn(
       fmt::format("the lease of this process had ended, and no other one has taken the lead of run '{}': it leads on",
                   options_.run));
@@ -171,6 +201,8 @@ bool Leadership::store(const Claim& next) {
       const std::lock_guard lock(mutex_);
       if (stop_) return false;
     }
+    look_if_asked();
+    if (claim_ == next) return true;  // without an answer
     const auto stored = store_->advance(revision_, next, false);
     note(stored.status());
     if (!stored.ok()) continue;
@@ -193,10 +225,11 @@ void Leadership::serve() {
     std::optional<JobGeneration> asked;
     {
       std::unique_lock lock(mutex_);
-      wakes_.wait_until(lock, keep_at, [&] { return stop_ || asked_; });
-      if (stop_) return;
+      wakes_.wait_until(lock, keep_at, [&] { return stop_ || asked_ || look_; });
+      if (stop_ || !lost_.ok()) return;
       asked = std::exchange(asked_, std::nullopt);
     }
+    look_if_asked();
     if (asked) {
       Claim next = claim_;
       next.generation = *asked;

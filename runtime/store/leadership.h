@@ -23,15 +23,19 @@ struct LeadershipOptions {
   /// Takes the lead of the leader that has stored this revision, once the store has seen its lease end, and of no other
   /// one; 0: of the process that leads, or has led, as soon as its lease has ended.
   std::int64_t of_revision = 0;
+  /// The job goes on for one whose leader is lost, as the user says: takes the lead where the store does not tell
+  /// whether a leader lives.
+  bool goes_on = false;
   /// For how long a leader that lives is waited for: it may have died a moment ago.
   std::int64_t patience_ms = 15'000;
 };
 
-/// The calls are made on the thread of the job's loop. Only take() and the destructor wait for the store.
+/// The calls are made on the thread of the job's loop. Only take(), look_now() and the destructor wait for the store.
 class Leadership {
  public:
   Leadership(std::unique_ptr<Store> store, LeadershipOptions options);
-  /// The job has ended in order: where this process leads it, the store forgets it.
+  /// The job has ended in order: where this process leads it, the store forgets it. Not where it has taken the lead of
+  /// a leader that was lost, and has not gone on: another machine may still do so.
   ~Leadership();
   Leadership(const Leadership&) = delete;
 
@@ -52,15 +56,17 @@ class Leadership {
   /// Not ok (`superseded`): another process leads the job, which the text names.
   Status lost();
   /// The same, asked of the store now: what this process does last must not spoil what a new leader does. Ok where the
-  /// store does not answer. Nothing is claimed any more.
-  Status last_look();
+  /// store does not answer.
+  Status look_now();
 
  private:
   void serve();
   void stop();
+  /// Does what look_now() waits for.
+  void look_if_asked();
   /// Stores `next`, as often as it takes. False: the lead is lost, or stop_.
   bool store(const Claim& next);
-  /// The store says that this process does not lead. True: it does again, since no other process has taken the lead.
+  /// The store says that this process does not lead. True: it does, or does again: no other process has taken the lead.
   Expected<bool> leads_again();
   Status led_by(const std::string& address) const;
   /// Tells people when the store stops answering, and when it answers again; waits a while where it does not.
@@ -84,7 +90,9 @@ class Leadership {
   JobGeneration claimed_;
   std::string address_;
   Status lost_;
+  bool look_ = false;  // look_now() waits
   bool stop_ = false;
+  std::condition_variable looked_;
   std::thread thread_;
 };
 

@@ -166,7 +166,7 @@ TEST_CASE("a leader whose lease has ended leads on where no other process has ta
   CHECK(p.hears([&] { return store.locked([&] { return store.lives == 5; }); }));
   CHECK(p.claims({7, 2}));
   CHECK(p.lead->lost().ok());
-  CHECK(p.lead->last_look().ok());
+  CHECK(p.lead->look_now().ok());
 }
 
 TEST_CASE("what a process does last it does not do where the store says that another one leads by then") {
@@ -180,7 +180,7 @@ TEST_CASE("what a process does last it does not do where the store says that ano
       store.stored->claim.address = "b:1";
       return ++store.stored->revision;
     });
-    const Status led = p.lead->last_look();
+    const Status led = p.lead->look_now();
     CHECK(led.code() == Code::superseded);
     CHECK(led.message().find("b:1") != std::string::npos);
   }
@@ -195,4 +195,35 @@ TEST_CASE("a process that takes a lead goes on counting where the leader before 
   CHECK(p.lead->newest_generation() == 9);
   CHECK(p.claims({7, 10}));
   CHECK(store.history == std::vector<std::uint32_t>{9, 10});
+}
+
+TEST_CASE("a leader whose claim was stored without an answer leads on, and so does one whose claim was removed") {
+  SharedStore store;
+  const Process p(store, 5);
+  REQUIRE(p.take("a:1").ok());
+  REQUIRE(p.claims({7, 1}));
+  SUBCASE("stored without an answer") {
+    store.locked([&] { return store.stored->claim.generation.number = 2, ++store.stored->revision, store.lives = 0; });
+  }
+  SUBCASE("removed") {
+    store.locked([&] { return store.stored.reset(), store.lives = 0; });
+  }
+  CHECK(p.hears([&] { return store.locked([&] { return store.stored && store.lives == 5; }); }));
+  CHECK(p.claims({7, 3}));
+  CHECK(p.lead->lost().ok());
+}
+
+TEST_CASE("a process that has taken a lead over and has not gone on leaves the claim to another one") {
+  SharedStore store;
+  store.stored = StoredClaim{Claim{{7, 9}, 5, "a:1", "how to lead it"}, 3, false};
+  for (const bool goes_on : {false, true}) {
+    CAPTURE(goes_on);
+    {
+      const Process p(store, 6, store.stored->revision);
+      REQUIRE(p.take("b:1").ok());
+      if (goes_on) CHECK(p.claims({7, 10}));
+    }
+    CHECK(store.withdrawn == goes_on);
+    store.locked([&] { return store.lives = 0; });
+  }
 }
