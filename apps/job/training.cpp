@@ -147,6 +147,8 @@ Status Training::open(int& code) {
   if (a_.machines.count > 0) {
     TROUPE_TRY(gather(code));
     TROUPE_TRY(plan(code));
+    code = exit_superseded;
+    if (lead_) TROUPE_TRY(lead_->look_now());  // planning may have taken long: the files may be another process's
   }
   for (const auto& choice : choices_) log_info(choice);
   if (a_.resumes_memory()) return begin_from_memory(code);

@@ -102,7 +102,8 @@ class Job {
 
   void begin() {
     if (Status s = find_machines(); !s.ok()) coordinator_.end(s, code_of(s));
-    else if (coordinator_.over()) return;  // by a signal
+    else if (coordinator_.over()) return;                       // by a signal
+    else if (s = leads(); !s.ok()) coordinator_.superseded(s);  // before it claims the folder of checkpoints
     else if (s = checkpoints_ ? checkpoints_->begin(fresh_number()) : Status{}; !s.ok())
       coordinator_.end(s, exit_checkpoint);
     else if (s = start(); !s.ok()) coordinator_.end(s, code_of(s));
@@ -172,6 +173,7 @@ class Job {
     return {};
   }
 
+  Status leads() const { return options_.machines.lead ? options_.machines.lead->look_now() : Status(); }
   std::uint32_t newest_in_store() const {
     return options_.machines.lead ? options_.machines.lead->newest_generation() : 0;
   }

@@ -52,6 +52,7 @@ void JobPlaces::add_machine(AgentPort::Joined joined, bool late, const std::vect
     place.machine = number;
     place.dismissed = false;
     place.has_room = true;
+    place.not_started = {};
     ++m.started;
   }
   order(number, Welcome{machine_budget_ms(), back});
