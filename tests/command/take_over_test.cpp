@@ -42,17 +42,11 @@ struct StoredRun {
     return {"--store", url, "--store-run", run, "--store-lease", "2"};
   }
   void begin_agent(int i) {
-    std::vector<std::string> words{"agent",
-                                   "--token-file",
-                                   job.token,
-                                   "--wait",
-                                   job.wait_s,
-                                   "--lead-at",
-                                   Machines::address(i) + ":" + agents_port,
-                                   "--net-device",
-                                   machines.name(i)};
+    std::vector<std::string> words{"agent",    "--token-file", job.token,       "--wait",
+                                   job.wait_s, "--net-device", machines.name(i)};
     const auto where = store();
     words.insert(words.end(), where.begin(), where.end());
+    if (etcd) words.insert(words.end(), {"--lead-at", Machines::address(i) + ":" + agents_port});
     agents.push_back(std::make_unique<Run>(machines.on(i, troupe_command(words))));
   }
   std::vector<std::string> train_on(int host, const std::vector<std::string>& more) {
