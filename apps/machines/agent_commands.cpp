@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,38 +10,22 @@
 #include <cstring>
 #include <utility>
 
+#include "apps/machines/spawn.h"
 #include "runtime/agents/launcher.h"
-
-extern char** environ;
 
 namespace troupe::lm {
 
 Status AgentCommands::start(const std::string& machine, std::vector<std::string> command) {
-  const auto fail = [&](int error) {
-    return Status(Code::io, "cannot start '" + command[0] + "' for machine " + machine + ": " + std::strerror(error));
-  };
+  const std::string what = "machine " + machine;
   int pipe[2];
-  if (::pipe2(pipe, O_CLOEXEC) != 0) return fail(errno);
-  std::vector<char*> words;
-  for (std::string& word : command) words.push_back(word.data());
-  words.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawnattr_t how;
-  ::posix_spawn_file_actions_init(&files);
-  ::posix_spawnattr_init(&how);
-  ::posix_spawn_file_actions_adddup2(&files, pipe[0], STDIN_FILENO);
-  ::posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
-  ::posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP);
-  pid_t pid = -1;
-  const int error = ::posix_spawnp(&pid, words[0], &files, &how, words.data(), environ);
-  ::posix_spawn_file_actions_destroy(&files);
-  ::posix_spawnattr_destroy(&how);
+  if (::pipe2(pipe, O_CLOEXEC) != 0) return Status(Code::io, std::strerror(errno)).in(what + ": no pipe for its agent");
+  const auto pid = spawn(std::move(command), {.stdin_fd = pipe[0], .logs = true});
   ::close(pipe[0]);
-  if (error != 0) {
+  if (!pid.ok()) {
     ::close(pipe[1]);
-    return fail(error);
+    return pid.status().in(what);
   }
-  commands_.push_back({machine, pid, pipe[1]});
+  commands_.push_back({machine, *pid, pipe[1]});
   return {};
 }
 

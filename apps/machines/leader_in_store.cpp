@@ -2,24 +2,21 @@
 
 #include <fmt/format.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/eventfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <utility>
 
 #include "apps/machines/run_to_lead.h"
+#include "apps/machines/spawn.h"
 #include "devices/base/check.h"
 #include "devices/base/clock.h"
 #include "devices/base/log.h"
 #include "runtime/agents/launcher.h"
 #include "runtime/elastic/exit_codes.h"
-
-extern char** environ;
 
 namespace troupe::lm {
 
@@ -144,24 +141,9 @@ void LeaderInStore::start(const StoredClaim& lost) {
   command.push_back("--take-over");
   for (const auto& word : to_words({lost.revision, options_.lead_at, options_.token_file, run->run, ::getpid()}))
     command.push_back(word);
-  std::vector<char*> words;
-  for (std::string& word : command) words.push_back(word.data());
-  words.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawnattr_t how;
-  ::posix_spawn_file_actions_init(&files);
-  ::posix_spawnattr_init(&how);
-  ::posix_spawn_file_actions_addchdir_np(&files, run->folder.c_str());
-  sigset_t none;
-  sigemptyset(&none);
-  ::posix_spawnattr_setsigmask(&how, &none);
-  ::posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
-  const int error = ::posix_spawn(&child_, words[0], &files, &how, words.data(), environ);
-  ::posix_spawn_file_actions_destroy(&files);
-  ::posix_spawnattr_destroy(&how);
-  if (error == 0) return;
-  child_ = -1;
-  give_up(fmt::format("cannot start it in '{}': {}", run->folder, std::strerror(error)));
+  const auto child = spawn(std::move(command), {.folder = run->folder});
+  if (!child.ok()) return give_up(child.status().message() + " in '" + run->folder + "'");
+  child_ = *child;
 }
 
 }  // namespace troupe::lm

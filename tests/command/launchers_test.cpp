@@ -208,7 +208,7 @@ TEST_CASE("a host that cannot be reached ends the run at once, in one line with 
   check_one_line(o, exit_worker, {"the agent of machine ", " has ended: its command exited with code 1"});
   CHECK(o.seconds < 10);
   check_one_line(on_hosts({"--hosts", "a", "--ssh", "/nonexistent/ssh"}), exit_worker,
-                 {"cannot start '/nonexistent/ssh' for machine a: No such file"});
+                 {"machine a: cannot start '/nonexistent/ssh': No such file"});
   check_one_line(on_hosts({"--hosts", "a,a"}), exit_usage, {"--hosts has a twice"});
   check_one_line(on_hosts({"--hosts", "a,-oProxyCommand=x"}), exit_usage, {"--hosts '-oProxyCommand=x'"});
   check_one_line(on_hosts({"--hosts", "a;b"}), exit_usage, {"--hosts 'a;b'"});
