@@ -34,8 +34,10 @@ class EtcdOnMachines {
     return run(etcdctl({"get", "--prefix", "--keys-only", prefix})).out;
   }
 
-  /// A command that prints each value that a key gets.
-  std::vector<std::string> watch(const std::string& key) const { return etcdctl({"watch", key}); }
+  /// A command that writes each value that a key gets into a file: of a pipe that is read in the end it would wait.
+  std::vector<std::string> watch(const std::string& key, const std::string& file) const {
+    return etcdctl({"watch", key}, {"sh", "-c", "exec \"$@\" > '" + file + "'", "sh"});
+  }
 
   std::vector<std::unique_ptr<Run>> members;
   bool ok = false;
@@ -69,11 +71,12 @@ class EtcdOnMachines {
             "--log-level",
             "error"};
   }
-  std::vector<std::string> etcdctl(std::vector<std::string> words) const {
+  std::vector<std::string> etcdctl(std::vector<std::string> words, std::vector<std::string> under = {}) const {
     std::string all;
     for (int i = 0; i < 3; ++i) all += (i == 0 ? "" : ",") + at(i, client_port);
     words.insert(words.begin(), {"env", "ETCDCTL_API=3", "etcdctl", "--endpoints", all});
-    return machines_.on(first_, words);
+    under.insert(under.end(), words.begin(), words.end());
+    return machines_.on(first_, under);
   }
 
   const Machines& machines_;
