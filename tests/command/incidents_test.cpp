@@ -1,4 +1,4 @@
-// How long machines that are lost hold a run up: measured, in no ordinary run of the tests (`-ns`).
+// A run that loses machine after machine, each in another way, and has each back. Prints what each loss costs.
 #include <signal.h>
 
 #include <algorithm>
@@ -50,10 +50,10 @@ double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock:
 
 }  // namespace
 
-/// TROUPE_INCIDENTS=100 for the figure that is promised.
-TEST_CASE("measure incidents of machines: killed, frozen, cut off, cut one way" * doctest::skip()) {
+/// TROUPE_INCIDENTS=100 for the figures that are promised (docs/measurements); two here, of a kind each.
+TEST_CASE("a run loses machine after machine, has each back, and ends with one worker's bits") {
   const char* chosen = std::getenv("TROUPE_INCIDENTS");
-  const int count = chosen ? std::atoi(chosen) : 10;
+  const int count = chosen ? std::atoi(chosen) : 2;
   ManyIncidents r;
   if (!r.machines.ok) return skip(Machines::why_not);
   r.begin();
@@ -93,7 +93,7 @@ TEST_CASE("measure incidents of machines: killed, frozen, cut off, cut one way" 
     const int lines = count_lines(r.metrics);
     REQUIRE(r.waits([&] { return count_lines(r.metrics) > lines + 3; }, 30));
   }
-  r.command->send(SIGTERM);
+  r.command->send_to_group(SIGTERM);
   CHECK(r.command->wait(60).code == exit_interrupted);
   const auto at = [](std::vector<double> v, double share) {
     std::sort(v.begin(), v.end());
