@@ -73,6 +73,11 @@ void running_commands(CLI::App& cli, lm::RunningArguments& arguments, int (*&run
   add("scale", "Ask a run with --recovery to go on with another mesh, from its next step on", lm::scale_command)
       ->add_option("--mesh", arguments.mesh, "such as dp=2,pp=2; tp is the run's")
       ->required();
+  auto* logs = add("logs", "Show the log of a run with --recovery, of its workers on all machines, too",
+                   lm::logs_command);
+  logs->add_option("--lines", arguments.lines, "the last so many lines (default: all that the run keeps, 256 KiB)")
+      ->check(whole_number(1, 1'000'000));
+  logs->add_flag("--follow", arguments.follows, "go on with what it logs until it ends (default: end)");
 }
 
 }  // namespace troupe

@@ -22,7 +22,8 @@ set(TROUPE_MARCH "native" CACHE STRING "Instruction set of the CPU kernels (-mar
 
 if(TROUPE_UNITY)
   set(CMAKE_UNITY_BUILD ON)
-  set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)   # files with flags of their own are compiled on their own
+  # Files with flags of their own are compiled on their own. More at once: less work from nothing.
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 8 CACHE STRING "How many files are compiled as one")
 endif()
 
 # Of this project's own files; a project that builds on its libraries chooses its own.

@@ -4,9 +4,11 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
+#include <deque>
 #include <mutex>
 #include <utility>
 
@@ -31,11 +33,33 @@ class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
     std::lock_guard lock(mutex_);
     to_ = std::move(to);
   }
+  void keep(std::size_t bytes_most) {
+    std::lock_guard lock(mutex_);
+    kept_most_ = bytes_most;
+    forget();
+  }
+  KeptLog kept(std::int64_t from, std::size_t bytes_most) {
+    std::lock_guard lock(mutex_);
+    const std::int64_t count = std::ssize(kept_);
+    const std::int64_t skipped = from < 0 ? count - std::min(count, -from) : std::clamp(from - first_, {}, count);
+    KeptLog out{first_ + skipped, {}};
+    for (auto i = static_cast<std::size_t>(skipped); i < kept_.size(); ++i) {
+      if (kept_[i].size() + 1 > bytes_most) break;
+      bytes_most -= kept_[i].size() + 1;
+      out.lines.push_back(kept_[i]);
+    }
+    return out;
+  }
 
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
+    if (kept_most_ > 0) {
+      kept_.emplace_back(line.data(), line.size() - 1);
+      kept_bytes_ += line.size();
+      forget();
+    }
     if (to_) to_({line.data(), line.size()});
     // a terminal that is gone: the process goes on
     else (void)!std::fwrite(line.data(), 1, line.size(), stderr);
@@ -43,7 +67,17 @@ class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override {}
 
  private:
+  void forget() {
+    for (; kept_bytes_ > kept_most_; ++first_) {
+      kept_bytes_ -= kept_.front().size() + 1;
+      kept_.pop_front();
+    }
+  }
+
   std::function<void(std::string_view)> to_;
+  std::deque<std::string> kept_;
+  std::size_t kept_most_ = 0, kept_bytes_ = 0;
+  std::int64_t first_ = 0;  // of kept_
 };
 
 struct Log {
@@ -97,6 +131,9 @@ void set_log_level(LogLevel level) { the_log().level = level; }
 LogLevel log_level() { return the_log().level.load(std::memory_order_relaxed); }
 void set_log_name(std::string name) { the_log().name = std::move(name); }
 void set_log_sink(std::function<void(std::string_view line)> sink) { the_log().sink.redirect(std::move(sink)); }
+
+void keep_log(std::size_t bytes_most) { the_log().sink.keep(bytes_most); }
+KeptLog kept_log(std::int64_t from, std::size_t bytes_most) { return the_log().sink.kept(from, bytes_most); }
 
 void log_trace(std::string_view text) { write_line(LogLevel::trace, the_log().name, text); }
 void log_debug(std::string_view text) { write_line(LogLevel::debug, the_log().name, text); }

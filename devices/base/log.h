@@ -8,10 +8,12 @@
 // is made behind logs(). Thread-safe, except where said.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "devices/base/status.h"
 
@@ -40,6 +42,16 @@ void log_debug(std::string_view text);
 void log_info(std::string_view text);
 void log_warn(std::string_view text);
 void log_error(std::string_view text);
+
+/// Keeps the last lines that were written, of `bytes_most` bytes in all, for kept_log(). At the start: none.
+void keep_log(std::size_t bytes_most);
+struct KeptLog {
+  std::int64_t first = 0;          ///< the number of the first of `lines`, of all that were written since keep_log()
+  std::vector<std::string> lines;  ///< without their newlines
+};
+/// The lines that are kept from number `from` on (below 0: the last -from), of `bytes_most` bytes at most, newlines
+/// counted: the first ones.
+KeptLog kept_log(std::int64_t from, std::size_t bytes_most);
 
 /// Writes what the process `who` ("worker 3") has put out: a line of its log at the line's own level, any other (of a
 /// library, say) at level info. It stays one line, of plain_line_bytes_max bytes at most.

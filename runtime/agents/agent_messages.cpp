@@ -170,6 +170,7 @@ std::vector<std::byte> encode(const FromAgent& in) {
                    }
                    x.setGeneration(m.kept.of.number);
                    x.setPlan(m.kept.plan);
+                   x.setNumbers(m.numbers);
                    auto states = x.initStates(static_cast<unsigned>(m.kept.states.size()));
                    for (unsigned i = 0; i < m.kept.states.size(); ++i) {
                      states[i].setVersion(m.kept.states[i].first);
@@ -275,9 +276,10 @@ Expected<FromAgent> decode_from_agent(std::span<const std::byte> in) {
           case wire::FromAgent::JOINS: {
             const auto x = r.getJoins();
             if (x.getPlaces() < 1) refuse("an agent without a place");
-            Joins out{x.getMachine().cStr(), x.getPlaces(), x.getProgram().cStr(), x.getNetDevice().cStr(),
-                      x.getHost().cStr()};
-            for (const std::string* text : {&out.machine, &out.net_device, &out.host}) {
+            Joins out{x.getMachine().cStr(),   x.getPlaces(),      x.getProgram().cStr(),
+                      x.getNetDevice().cStr(), x.getHost().cStr(), {},
+                      x.getNumbers().cStr()};
+            for (const std::string* text : {&out.machine, &out.net_device, &out.host, &out.numbers}) {
               constexpr std::size_t name_bytes_max = 255;
               if (text->size() > name_bytes_max) refuse("a name of more than 255 bytes");
               if (plain_line(*text) != *text || text->find('\t') != std::string::npos)

@@ -116,6 +116,7 @@ struct Joins {
   std::string net_device;
   std::string host;
   Kept kept;
+  std::string numbers = {};  ///< kernels::numbers_digest() there; empty: not known
 };
 /// A place has a process. `memory`: the name by which processes of the machine open the place's memory; empty: none.
 struct PlaceStarted {

@@ -16,6 +16,7 @@
 
 #include "devices/base/clock.h"
 #include "devices/base/log.h"
+#include "kernels/processor.h"
 #include "runtime/agents/agent_ends.h"
 #include "runtime/agents/agent_life.h"
 #include "runtime/agents/connection.h"
@@ -43,7 +44,13 @@ class AgentService {
   AgentService(const AgentOptions& options, AgentEnds& ends)
       : options_(options), ends_(ends),
         life_(
-            {{options.machine, options.places, options.program, options.net_device, host_of_shared_memory(), {}},
+            {{options.machine,
+              options.places,
+              options.program,
+              options.net_device,
+              host_of_shared_memory(),
+              {},
+              kernels::numbers_digest()},
              options.join,
              options.wait_ms,
              killed_ms_max,
@@ -168,6 +175,7 @@ Expected<std::string> program_fingerprint() {
 }
 
 Status run_agent(const AgentOptions& options) {
+  TROUPE_TRY(kernels::check_processor());
   AgentEnds ends(options.end_fd, options.outlasts_signal);  // from before the first place starts
   return AgentService(options, ends).run();
 }

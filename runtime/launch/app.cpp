@@ -15,6 +15,7 @@
 #include "devices/files/file_storage.h"
 #include "devices/host_memory.h"
 #include "devices/process/descriptors.h"
+#include "kernels/processor.h"
 #include "runtime/agents/launcher.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/last_words.h"
@@ -286,6 +287,7 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
 
 JobResult App::run(const Plan& plan, JobOptions options) const {
   if (Status s = check_no_worker(); !s.ok()) return {std::move(s), exit_worker, {}, 0, {}};
+  if (Status s = kernels::check_processor(); !s.ok()) return {std::move(s), exit_worker, {}, 0, {}};
   if (Status s = options.checked ? Status{} : check(plan, options); !s.ok())
     return {std::move(s), exit_plan, {}, 0, {}};
   int code = exit_ok;

@@ -40,6 +40,9 @@ struct JobMachines {
   /// With how many a job begins that goes on for one whose process is lost, where no other one joins for some time; 0:
   /// with `count`.
   int count_to_go_on = 0;
+  /// Machines may take part whose kernels make other bits of the same values (kernels::numbers_digest) than those of
+  /// the machines that have joined before: bits then depend on which machine computes what. False: they are refused.
+  bool mixed_hardware = false;
   /// The job listens at this address, HOST:PORT. An error ends the job. May be null.
   std::function<Status(const std::string& address)> on_listen;
   /// Asked several times a second while the job waits for its agents; an error ends the job. May be null.

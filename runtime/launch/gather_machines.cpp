@@ -32,6 +32,13 @@ Status check_program(const Joins& joins, const std::string& program) {
                  " runs another executable than the job: install the same build on all machines");
 }
 
+Status check_numbers(const Joins& joins, const Joins& first) {
+  if (joins.numbers.empty() || first.numbers.empty() || joins.numbers == first.numbers) return {};
+  return invalid("machine " + joins.machine + " makes other bits of the same values than machine " + first.machine +
+                 " (another processor, or another C library): bits would depend on which of them computes what; with "
+                 "--mixed-hardware the run takes it all the same");
+}
+
 void refuse(AgentPort::Joined& joined, const Status& why) {
   log_warn(fmt::format("{} is refused: {}", joined.peer, why.message()));
   (void)joined.connection->post(encode(ToAgent(Refused{why.message(), false}))).ok();
@@ -67,6 +74,8 @@ Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& m
 
 void Gathering::take(JoinedAgent one, std::int64_t now_ns) {
   if (const Status s = check_program(one.joins, program_); !s.ok()) return refuse(one, s);
+  if (!machines_.mixed_hardware && !joined_.empty())
+    if (const Status s = check_numbers(one.joins, joined_.front().joins); !s.ok()) return refuse(one, s);
   if (const Status s = has_place_for(one.joins, joined_, is_full() && !all_); !s.ok())
     return refuse_for_now(one, s, told_);
   joined_.push_back(std::move(one));

@@ -64,6 +64,9 @@ Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const 
                                                          const std::string& program, int interrupt_fd,
                                                          const Clock& clock, bool all = false);
 
+/// Error: the agent's machine computes other numbers than that of `first`, which has joined before it.
+Status check_numbers(const Joins& joins, const Joins& first);
+
 /// Error: the agent runs another executable than `program`.
 Status check_program(const Joins& joins, const std::string& program);
 

@@ -22,6 +22,7 @@
 #include "runtime/agents/launcher.h"
 #include "runtime/elastic/coordinator.h"
 #include "runtime/launch/fresh_number.h"
+#include "runtime/launch/job_log.h"
 #include "runtime/launch/job_socket.h"
 #include "runtime/launch/running_job.h"
 #include "runtime/launch/shape_plans.h"
@@ -55,6 +56,7 @@ class Job {
              [this](PlaceId place, const std::string& line) { log(place, line); }) {}
 
   JobResult run() {
+    keep_log(job_log_bytes);
     on_signal();  // one that has come while the caller held signals back
     if (!coordinator_.over()) begin();
     coordinator_.started(clock_.now_ns());
@@ -253,6 +255,7 @@ class Job {
   void serve_requests() {
     const auto answer = [this](const std::string& request) -> std::optional<std::string> {
       if (request == "ps") return state_text();
+      if (request.rfind(logs_request, 0) == 0) return answer_logs(request.substr(logs_request.size()));
       if (request.rfind(scale_request, 0) == 0) return job_.changes().ask(request.substr(std::strlen(scale_request)));
       return "troupe: the job does not know the request '" + request + "'";
     };

@@ -44,7 +44,7 @@ class JobSocket {
   std::vector<int> asking_, waiting_;  // connections
 };
 
-/// Requests: "ps": what the job does; scale_request with a shape behind it: go on so.
+/// Requests: "ps": what the job does; scale_request with a shape behind it: go on so; logs_request (job_log.h).
 inline constexpr const char* scale_request = "scale ";
 
 /// Asks the job that listens at `path`, and waits for its answer. Error (`unavailable`): no job listens there, or it

@@ -45,6 +45,7 @@ RunningJob::RunningJob(const Plan& plan, const JobOptions& options, CoordinatorO
 
 Status RunningJob::begin_on(std::vector<JoinedAgent> joined, const std::string& program) {
   program_ = program;
+  first_ = joined.front().joins;
   for (JoinedAgent& one : joined) add_gathered(one);
   const std::int64_t kept = options_.kept ? std::ssize(options_.kept->ranks) : 0;
   // A job that goes on has the spares for which there is room.
@@ -82,6 +83,8 @@ void RunningJob::add_gathered(JoinedAgent& one) {
 void RunningJob::take_joined(JoinedAgent& one) {
   const std::string machine = one.joins.machine;
   if (const Status s = check_program(one.joins, program_); !s.ok()) return refuse(one, s);
+  if (const Status s = check_numbers(one.joins, first_); !options_.machines.mixed_hardware && !s.ok())
+    return refuse(one, s);
   if (!options_.recovers)
     return refuse(one, Status(Code::unavailable, "the job has all its machines, and no recovery (--recovery)"));
   if (places_.has_machine(machine))  // it may have been lost a moment ago

@@ -65,6 +65,7 @@ class RunningJob {
   Coordinator coordinator_;
   ShapeChanges changes_;
   std::vector<PlaceId> lost_;           // of the job before, with their machines
+  Joins first_;                         // of one of the machines with which it has begun
   std::string program_;                 // what tells this executable from another one, of a job that has machines
   std::set<std::string> told_refused_;  // for now, and why; the log has it
 };

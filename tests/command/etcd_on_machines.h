@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,16 @@ class EtcdOnMachines {
   /// What it says of a key, or of all keys with this prefix.
   std::string keys(const std::string& prefix) const {
     return run(etcdctl({"get", "--prefix", "--keys-only", prefix})).out;
+  }
+
+  /// The member that leads etcd itself; -1: it does not say.
+  int leader() const {
+    std::istringstream members_of(run(etcdctl({"endpoint", "status"})).out);  // ENDPOINT, ID, VERSION, SIZE, LEADS, ...
+    for (std::string line; std::getline(members_of, line);)
+      if (line.find(", true, false, ") != std::string::npos)
+        for (int i = 0; i < 3; ++i)
+          if (line.find(at(i, client_port) + ",") == 0) return i;
+    return -1;
   }
 
   /// A command that writes each value that a key gets into a file: of a pipe that is read in the end it would wait.

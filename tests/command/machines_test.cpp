@@ -124,7 +124,7 @@ TEST_CASE("who has the token asks a run from another machine what it does, and t
   w.job.places = 2;
   w.mesh = "dp=3";  // with two workers the links between them stay slow
   w.links = slow_links(20);
-  w.begin();
+  w.begin({"--log-level", "info"});
   const std::string at = Machines::address(0) + ":" + agents_port, other = w.job.dir / "other";
   const auto from_third = [&](std::vector<std::string> words) {
     return run(w.machines.on(2, troupe_command(std::move(words))));
@@ -132,6 +132,11 @@ TEST_CASE("who has the token asks a run from another machine what it does, and t
   const Outcome ps = from_third({"ps", at, "--token-file", w.job.token});
   CHECK(ps.code == exit_ok);
   for (const int i : {0, 1}) CHECK(ps.out.find(w.machines.name(i)) != std::string::npos);
+  const std::string log = w.job.dir / "log";  // of a pipe that is read in the end a command would wait
+  std::vector<std::string> words{"sh", "-c", "exec \"$@\" > '" + log + "'", "sh"};
+  for (const std::string& word : troupe_command({"logs", at, "--token-file", w.job.token, "--follow"}))
+    words.push_back(word);
+  Run follows(w.machines.on(2, words));
   write_token(other, 'o');
   const Outcome refused = from_third({"ps", at, "--token-file", other});
   CHECK(refused.code == exit_output);
@@ -141,8 +146,42 @@ TEST_CASE("who has the token asks a run from another machine what it does, and t
   CHECK(scaled.out.find("the job goes on as dp=2") != std::string::npos);
   check_one_line(from_third({"scale", at, "--mesh", "dp=1,tp=2", "--token-file", w.job.token}), exit_plan,
                  {"'dp=1,tp=2' has tp=2, and the run tp=1"});
+  const Outcome logs = from_third({"logs", at, "--token-file", w.job.token, "--lines", "1"});
+  CHECK(logs.code == exit_ok);
+  CHECK(std::count(logs.out.begin(), logs.out.end(), '\n') == 1);
   w.check_end();
+  const Outcome followed = follows.wait(30);
+  CHECK(followed.code == exit_ok);
+  CHECK_MESSAGE(read(log).find(logs.out) != std::string::npos, read(log));
   check_one_line(from_third({"ps", at, "--token-file", w.job.token}), exit_output, {"Connection refused"});
+}
+
+TEST_CASE("a machine whose C library chooses another sine is refused by name, and let in with --mixed-hardware") {
+  if (read("/proc/cpuinfo").find(" fma ") == std::string::npos)
+    return skip("this processor has no other sine (no FMA)");
+  const Machines machines(2);
+  if (!machines.ok) return skip(Machines::why_not);
+  OnMachines job(machines);
+  job.wait_s = "30";
+  const auto other = [&] {  // as a machine without FMA does
+    std::vector<std::string> words = job.agent(1);
+    const auto command = std::find(words.begin(), words.end(), troupe_command({}).front());
+    words.insert(command, {"env", "GLIBC_TUNABLES=glibc.cpu.hwcaps=-FMA,-AVX2,-FMA4"});
+    return words;
+  }();
+  {
+    Run command(job.command(2, {"--mesh", "dp=2", "--steps", "4"}));
+    Run one(job.agent(0)), two(other);  // the one that joins first is as the other has to be
+    for (int i = 0; i < 300 && !one.ended() && !two.ended(); ++i) ::usleep(100'000);
+    INFO((one.ended() ? one : two).wait().err);
+    REQUIRE(one.ended() != two.ended());
+    check_one_line((one.ended() ? one : two).wait(), exit_usage,
+                   {" makes other bits of the same values than machine "});
+    command.send_to_group(SIGTERM);
+    CHECK(command.wait(30).code == exit_interrupted);
+  }
+  const Run first(job.agent(0)), second(other);
+  check_success(run(job.command(2, {"--mesh", "dp=2", "--steps", "4", "--mixed-hardware"}), 60));
 }
 
 TEST_CASE("a run without recovery refuses an agent that comes when it has begun") {

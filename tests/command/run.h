@@ -39,6 +39,7 @@ class Run {
   void send_to_group(int signal) const;
   /// True once the file has `count` lines; false when the command ends or 30 s pass first.
   bool wait_for_lines(const std::string& file, int count);
+  bool ended() { return reap(); }
   /// Until the command has ended.
   Outcome wait(double limit_s = 30);
 

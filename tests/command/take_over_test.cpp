@@ -125,12 +125,20 @@ TEST_CASE("a leader that was frozen while another one took its place ends, and l
   CHECK(the_incident(r.job.out)["from"] == "memory");
 }
 
+/// TROUPE_STORE_AWAY=20 for the seconds that are promised; hardly more than a lease in an ordinary run of the tests.
 TEST_CASE("a run trains on while its store is away, waits for it after a loss, and goes on when it is back") {
+  const char* chosen = std::getenv("TROUPE_STORE_AWAY");
+  const int away_s = chosen ? std::atoi(chosen) : 3;
   StoredRun r;
   if (!r.has_etcd()) return;
+  r.steps[1] = std::to_string(120 + 100 * away_s);  // a step takes 10 ms at least
   r.begin(3);
   for (const int i : {0, 1}) r.etcd->members[i]->send_to_group(SIGSTOP);
-  REQUIRE(r.has_lines(count_lines(r.metrics) + 15));
+  const int first = count_lines(r.metrics);
+  ::sleep(static_cast<unsigned>(away_s));
+  const int steps = count_lines(r.metrics) - first;
+  MESSAGE(steps << " steps in " << away_s << " s without a store");
+  REQUIRE(r.has_lines(first + 15));
   const auto workers = r.agents[0]->workers();
   REQUIRE(workers.size() == 1);
   ::kill(workers[0], SIGKILL);
@@ -147,6 +155,36 @@ TEST_CASE("a run trains on while its store is away, waits for it after a loss, a
   CHECK(o.code == exit_ok);
   r.check_end();
   CHECK(the_incident(r.job.out)["from"] == "memory");
+}
+
+TEST_CASE(
+    "a loss is recovered from while a member of the store is cut off, and while another one, etcd's leader, is gone") {
+  StoredRun r;
+  if (!r.has_etcd()) return;
+  r.steps[1] = "600";
+  for (const int i : {0, 1}) r.begin_agent(i);
+  r.command = std::make_unique<Run>(r.train_on(0, {}));  // on machine 3 is a member of etcd, and nothing else
+  const auto loses_a_worker = [&](std::ptrdiff_t incidents) {
+    REQUIRE(r.has_lines(count_lines(r.metrics) + 10));
+    const auto workers = r.agents[0]->workers();
+    REQUIRE(workers.size() == 1);
+    ::kill(workers[0], SIGKILL);
+    for (int i = 0; i < 300 && std::ssize(incidents_of(r.job.out)) < incidents; ++i) ::usleep(100'000);
+    REQUIRE(std::ssize(incidents_of(r.job.out)) == incidents);
+    CHECK(incidents_of(r.job.out).back()["from"] == "memory");
+  };
+  r.machines.cut(3);
+  loses_a_worker(1);
+  r.machines.heal(3);
+  REQUIRE(r.etcd->answers());
+  const int leader = r.etcd->leader();
+  REQUIRE(leader >= 0);
+  r.etcd->members[leader]->send_to_group(SIGKILL);
+  loses_a_worker(2);
+  const Outcome o = r.command->wait(120);
+  INFO(o.err);
+  CHECK(o.code == exit_ok);
+  r.check_end();
 }
 
 namespace {

@@ -43,6 +43,30 @@ TEST_CASE("a level lets its own lines through and those above it, off none") {
   }
 }
 
+TEST_CASE("the last lines are kept by number, in as many bytes as were asked for, and the oldest go first") {
+  Lines lines(LogLevel::info);
+  log_info("before");
+  keep_log(3 * std::string("troupe: info: 0\n").size());
+  const auto kept = [](std::int64_t from, std::size_t bytes) {
+    const KeptLog log = kept_log(from, bytes);
+    return std::pair(log.first, log.lines);
+  };
+  using Kept = std::pair<std::int64_t, std::vector<std::string>>;
+  CHECK(kept(0, 1000) == Kept{0, {}});
+  for (const char* text : {"0", "1", "2", "3", "4"}) log_info(text);
+  log_debug("below the level");
+  CHECK(kept(0, 1000) == Kept{2, {"troupe: info: 2", "troupe: info: 3", "troupe: info: 4"}});
+  CHECK(kept(3, 1000) == Kept{3, {"troupe: info: 3", "troupe: info: 4"}});
+  CHECK(kept(-1, 1000) == Kept{4, {"troupe: info: 4"}});
+  CHECK(kept(-9, 1000) == kept(0, 1000));
+  CHECK(kept(5, 1000) == Kept{5, {}});
+  CHECK(kept(9, 1000) == Kept{5, {}});
+  CHECK(kept(0, 32) == Kept{2, {"troupe: info: 2", "troupe: info: 3"}});
+  CHECK(kept(0, 31) == Kept{2, {"troupe: info: 2"}});
+  keep_log(0);
+  CHECK(kept(0, 1000) == Kept{5, {}});
+}
+
 TEST_CASE("a text is written as it is, whatever it has of a format") {
   Lines lines(LogLevel::info);
   log_info("100 % of {} %v\tin 'a b'");
