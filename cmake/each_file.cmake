@@ -1,7 +1,8 @@
 # Each source file outside tests/ compiles on its own: a file that names what it does not include passes where several files are
 # compiled as one (TROUPE_UNITY, as in CI), and fails in an ordinary build. The commands are those of an ordinary
 # configuration, with -fsyntax-only.
-# Run as: cmake -DROOT=... -DBUILD=... [-DJOBS=...] -P each_file.cmake (a test).
+# With PARTS every PARTS-th file, from number PART on.
+# Run as: cmake -DROOT=... -DBUILD=... [-DJOBS=...] [-DPARTS=... -DPART=...] -P each_file.cmake (a test).
 cmake_minimum_required(VERSION 3.25)
 
 set(ordinary "${BUILD}/each_file")
@@ -25,7 +26,12 @@ foreach(i RANGE ${last})
   if(NOT generated EQUAL 0 AND NOT test EQUAL 0 AND file MATCHES "\\.cpp$")
     string(REGEX REPLACE " -o .*$" "" line "${line}")
     string(REPLACE "${ordinary}" "${BUILD}" line "${line}")
-    string(APPEND lines "${line} -fsyntax-only ${file}\n")
+    if(PARTS)
+      math(EXPR part "${count} % ${PARTS}")
+    endif()
+    if(NOT PARTS OR part EQUAL PART)
+      string(APPEND lines "${line} -fsyntax-only ${file}\n")
+    endif()
     math(EXPR count "${count} + 1")
   endif()
 endforeach()
@@ -41,4 +47,8 @@ execute_process(COMMAND xargs -d "\\n" -n 1 -P ${JOBS} sh -c "eval \"$0\" || exi
 if(failed)
   message(FATAL_ERROR "files that do not compile on their own:\n${errors}")
 endif()
-message("${count} files compile, each on its own")
+if(PARTS)
+  message("every ${PARTS}th of ${count} files, from number ${PART} on, compiles on its own")
+else()
+  message("${count} files compile, each on its own")
+endif()

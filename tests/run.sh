@@ -73,7 +73,7 @@ run_ctest() {  # DIR [further arguments of ctest]
 build_sanitized() {
   # -O1: half the compile time of -O2 under sanitizers. In instrumented libstdc++ GCC 12 sees uninitialised values, and
   # GCC 14 reads and writes beyond initializer lists of one element; the build without sanitizers has these warnings.
-  build build-asan -DTROUPE_SANITIZE=ON -DTROUPE_UNITY=ON -DCMAKE_BUILD_TYPE=Sanitized \
+  build build-asan -DTROUPE_SANITIZE=ON -DTROUPE_UNITY=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 -DCMAKE_BUILD_TYPE=Sanitized \
     -DCMAKE_CXX_FLAGS_SANITIZED="-O1 -g1 -Wno-maybe-uninitialized -Wno-array-bounds -Wno-stringop-overread" || return 1
   local targets
   mapfile -t targets < <(ctest --test-dir build-asan -N | grep -oE " $sanitized(\.|\$)" | grep -oE "$sanitized" | sort -u)
@@ -106,16 +106,20 @@ run_long() {
   TROUPE_RESTORE_PAIRS=all may "restore, all pairs" run_ctest build -R '^test_numbers\.checkpoint$'
 }
 
-must "install packages" cmake/install-packages.sh
+mapfile -t packages < <(grep -v '^#' tests/packages.txt)
+must "install packages" cmake/install-packages.sh "${packages[@]}"
 # From nothing, several files are compiled as one: half the time. A build that is there stays as it was configured.
 unity=()
-[ -f build/CMakeCache.txt ] || unity=(-DTROUPE_UNITY=ON)
+[ -f build/CMakeCache.txt ] || unity=(-DTROUPE_UNITY=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16)
 must "configure" build build "${unity[@]}"
 must "build" cmake --build build
-each_file() {  # an ordinary build has shown it
-  grep -q '^TROUPE_UNITY:BOOL=OFF' build/CMakeCache.txt || cmake -DROOT="$PWD" -DBUILD="$PWD/build" -P cmake/each_file.cmake
+each_file() {  # An ordinary build has shown it. A quarter of the files, another one at each commit; all of them with --long.
+  local parts=(-DPARTS=4 "-DPART=$(($(git rev-list --count HEAD 2>/dev/null || echo 0) % 4))")
+  [ "${1:-}" != --long ] || parts=()
+  grep -q '^TROUPE_UNITY:BOOL=OFF' build/CMakeCache.txt ||
+    cmake -DROOT="$PWD" -DBUILD="$PWD/build" "${parts[@]}" -P cmake/each_file.cmake
 }
-begin "each file" each_file
+begin "each file" each_file "${1:-}"
 begin "sanitizers" build_sanitized
 may "tests" run_ctest build -j 2 -E '^each_file$'
 may "each file on its own" finished "each file"

@@ -19,6 +19,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
 #include "devices/process/end_signals.h"
+#include "kernels/processor.h"
 #include "runtime/compile/compile.h"
 
 namespace troupe::calibrate {
@@ -197,6 +198,7 @@ int calibrate_command(const App& app, const Arguments& a) {
   if (path.empty())
     return lm::say(invalid("neither XDG_CACHE_HOME nor HOME is set: name the file to write with --costs FILE"),
                    exit_usage);
+  if (const Status s = kernels::check_processor(); !s.ok()) return lm::say(s, exit_usage);
   constexpr int threads_max = 1024;  // as run.threads
   if (a.between.machines.count > 0 || !a.between.hosts.empty()) return calibrate_between(app, a.between, path);
   for (const auto& [option, given] :
