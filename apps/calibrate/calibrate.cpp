@@ -141,7 +141,7 @@ Expected<MachineCosts> measure(const App& app, const Arguments& a, EndSignals& s
   return c;
 }
 
-std::string link_text(const LinkCost& link) {
+std::string figures_of(const LinkCost& link) {
   return fmt::format("{:.1f} us, {:.4g} GB/s, {:.1f} us more above {} bytes", link.latency_s * 1e6,
                      link.bytes_per_s * 1e-9, link.rendezvous_s * 1e6, LinkCost::eager_bytes);
 }
@@ -163,7 +163,7 @@ int measure_between(const App& app, const lm::JobArguments& j, const std::string
   const auto links = measure_machine_links(
       app, j.machines, throttle, signals.fd(), code,
       [](const MachineLink& link, double there_per_s, double back_per_s) {
-        report::print(fmt::format("  {} and {}: {}", link.a, link.b, link_text(link.cost)));
+        report::print(fmt::format("  {} and {}: {}", link.a, link.b, figures_of(link.cost)));
         if (std::abs(there_per_s - back_per_s) > odd_share * std::min(there_per_s, back_per_s))
           report::print(fmt::format("; there {:.4g} GB/s, back {:.4g}", there_per_s * 1e-9, back_per_s * 1e-9));
         report::print("\n");
@@ -171,7 +171,7 @@ int measure_between(const App& app, const lm::JobArguments& j, const std::string
   const int failed = links.status().code() == Code::invalid ? exit_usage : code;
   if (const Status s = stopped(signals, code); !s.ok()) return lm::say(s, code);
   if (!links.ok()) return lm::say(links.status(), failed);
-  report::print(fmt::format("  typical: {}; {} from it by more than {:.0f} %\n", link_text(links->typical),
+  report::print(fmt::format("  typical: {}; {} from it by more than {:.0f} %\n", figures_of(links->typical),
                             counted(std::ssize(links->odd), "pair") + (links->odd.size() == 1 ? " differs" : " differ"),
                             odd_share * 100));
   costs.inter_node = *links;
