@@ -272,6 +272,7 @@ TEST_CASE("a run that is led is not led twice, and another run has the same stor
                                                  "--token-file", r.job.token};
                                              const auto store = r.store();
                                              words.insert(words.end(), store.begin(), store.end());
+                                             words.insert(words.end(), {"--store-lease", "2"});
                                              return words;
                                            }())));
   check_failure(second, exit_superseded, {"run 'r1' is led by 10.77.8.4:7070"});

@@ -255,6 +255,7 @@ TEST_CASE("an agent that cannot do what it is told is lost with its machine once
   SUBCASE("before") {}
   SUBCASE("once it runs") {
     runs = true;
+    job.coordinator->enter({7, 1});
     job.coordinator->started(0);
     from_all(WorkerAddress{"a"});
     from_all(Ready{});

@@ -120,7 +120,7 @@ TEST_CASE("a process that takes the lead says where it is and how it is led, and
     CHECK(store.locked([&] { return store.stored->claim; }) == Claim{{}, 5, "a:1", "how to lead it"});
     CHECK(p.claims({7, 1}));
     CHECK(p.claims({7, 4}));
-    CHECK(store.locked([&] { return store.stored->claim; }) == Claim{{7, 4}, 5, "a:1", "how to lead it"});
+    CHECK(store.locked([&] { return store.stored->claim; }) == Claim{{7, 4}, 5, "a:1", "how to lead it", 1});
     REQUIRE(p.take("a:2").ok());  // it listens at another address
     CHECK(p.hears([&] { return store.locked([&] { return store.stored->claim.address == "a:2"; }); }));
     CHECK(p.lead->lost().ok());
