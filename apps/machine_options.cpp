@@ -18,7 +18,7 @@ namespace troupe {
 namespace {
 
 /// Where it is kept who leads the run; returns --store.
-CLI::Option* store_options(CLI::App& command, runtime::StoreOptions& store, std::int64_t& lease_s) {
+CLI::Option* store_options(CLI::App& command, runtime::StoreOptions& store) {
   auto* url = command
                   .add_option("--store", store.url,
                               "where it is kept who leads the run, so that another machine can take its lead over: "
@@ -36,13 +36,6 @@ CLI::Option* store_options(CLI::App& command, runtime::StoreOptions& store, std:
   add("--store-user", store.user, "user of the store (default: none)");
   add("--store-password-file", store.password_file,
       "file with the user's password; its owner alone may read it (default: none)");
-  command
-      .add_option(
-          "--store-lease", lease_s,
-          fmt::format("seconds for which a leader may not be heard of before another machine leads (default: {})",
-                      lease_s))
-      ->needs(url)
-      ->check(whole_number(1, 3600));
   return url;
 }
 
@@ -110,8 +103,15 @@ void machine_options(CLI::App& train, lm::JobArguments& arguments) {
                   "auto: a run is on the machines on which Slurm's srun or Open MPI's mpirun has started this command; "
                   "none: this process is a run of its own (default: auto)")
       ->check(CLI::IsMember({"auto", "none"}));
-  store_options(train, arguments.store, arguments.store_lease_s)->needs(train.get_option("--nodes"));
-  train.add_option("--take-over", arguments.take_over)->expected(5)->group("");  // of troupe agent
+  auto* store = store_options(train, arguments.store)->needs(train.get_option("--nodes"));
+  train
+      .add_option(
+          "--store-lease", arguments.store_lease_s,
+          fmt::format("seconds for which a leader may not be heard of before another machine leads (default: {})",
+                      arguments.store_lease_s))
+      ->needs(store)
+      ->check(whole_number(1, 3600));
+  train.add_option("--take-over", arguments.take_over)->group("");  // of troupe agent
 }
 
 void known_machine_options(CLI::App& command, lm::JobArguments& arguments) {
@@ -173,7 +173,7 @@ CLI::App* agent_command(CLI::App& cli, lm::AgentArguments& a) {
   auto* agent = cli.add_subcommand("agent", "Give this machine to a run: start and watch workers as it says");
   auto* join = agent->add_option("--join", a.join, "HOST:PORT of the run (no default)");
   auto* token = agent->add_option("--token-file", a.token_file, token_help);
-  auto* store = store_options(*agent, a.store, a.store_lease_s);
+  auto* store = store_options(*agent, a.store);
   store->needs(token)->excludes(join);
   agent
       ->add_option("--lead-at", a.lead_at,

@@ -2,6 +2,7 @@
 // send each other messages of several sizes, one pair of machines after the other.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <string>
 #include <utility>
@@ -17,7 +18,7 @@ namespace troupe::calibrate {
 std::vector<std::pair<int, int>> pairs_to_measure(int n);
 inline constexpr int all_pairs_max = 6;
 
-/// Of one pair, what the first one's clock has measured, in seconds, medians over the rounds: from the end of an act of
+/// Of one pair, what the first one's clock has measured, in seconds, over the rounds: from the end of an act of
 /// the first machine to the begin of the one that waits for the answer, less the work of the second machine.
 struct PairTimes {
   double op_s = 0;     ///< no message: an op of another stream, at the first machine
@@ -26,6 +27,13 @@ struct PairTimes {
   double middle_s[2] = {}, large_s[2] = {};
 };
 inline constexpr std::int64_t small_bytes = 8, middle_bytes = 64 << 10, large_bytes = 4 << 20;
+
+/// The seconds of each round, in the order of PairTimes.
+inline constexpr std::size_t measurements_of_pair = 6;
+using PairRounds = std::array<std::vector<double>, measurements_of_pair>;
+/// Medians over the rounds; where these are of no link (link_of), as other work was in the way of most rounds, the
+/// quickest of each. REQUIRES: a round at least of each.
+PairTimes times_of(const PairRounds& rounds);
 
 /// The link of such times: its latency is half of what a round of small messages takes beyond two ops; its rate that of
 /// the slower way, by what a large message takes beyond a middle one; the rendezvous is what is left of a middle one.

@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "apps/job/job.h"
-#include "apps/machines/leader_in_store.h"
+#include "apps/machines/leader_watch.h"
 #include "runtime/agents/agent_process.h"
 
 namespace troupe::lm {
@@ -20,6 +20,12 @@ std::string absolute(const std::string& path) {
   std::error_code error;
   const auto from_root = std::filesystem::absolute(path, error);
   return error ? path : from_root.string();
+}
+
+/// Of a process that is started in another folder.
+StoreAccess access_of(const StoreOptions& o) {
+  const auto path = [](const std::string& given) { return given.empty() ? given : absolute(given); };
+  return {o.url, path(o.ca_file), path(o.cert_file), path(o.key_file), o.user, path(o.password_file)};
 }
 
 /// Whether this machine could lead at that address.
@@ -39,15 +45,14 @@ int serve_run(const AgentArguments& a, const std::string& join, const TokenKey& 
   if (!program.ok()) return say(program.status(), exit_worker);
   AgentOptions o;
   o.join = join;
-  std::unique_ptr<LeaderInStore> leader;
+  std::unique_ptr<LeaderWatch> leader;
   if (!a.store.url.empty()) {
-    StoreOptions options = a.store;
-    options.lease_ms = a.store_lease_s * 1000;
-    auto store = open_store(options);
+    auto store = open_store(a.store);
     if (!store.ok()) return say(store.status(), exit_usage);
     if (const Status s = check_lead_at(a.lead_at, **store); !s.ok()) return say(s, exit_usage);
-    leader = std::make_unique<LeaderInStore>(
-        *std::move(store), LeaderInStoreOptions{a.store.job, a.lead_at, absolute(a.token_file), token, *program});
+    leader = std::make_unique<LeaderWatch>(
+        *std::move(store), LeaderWatchOptions{a.store.job, a.lead_at, absolute(a.token_file), access_of(a.store), token,
+                                              *program, a.wait_s});
     o.join = "run '" + a.store.job + "'";
     o.where = leader.get();
   }
@@ -62,6 +67,7 @@ int serve_run(const AgentArguments& a, const std::string& join, const TokenKey& 
   const Status s = run_agent(o);
   if (leader && s.ok()) leader->run_is_over();
   if (s.ok()) return exit_ok;
+  if (leader && !leader->given_up().ok()) return say(s, exit_do_not_requeue);
   if (s.code() == Code::invalid) return say(s, exit_usage);
   return say(s, s.code() == Code::interrupted ? exit_interrupted : exit_worker);
 }

@@ -12,7 +12,6 @@ namespace troupe::lm {
 struct AgentArguments {
   std::string join, token_file;
   runtime::StoreOptions store;  ///< says where the run is, in the place of `join`; no url: nothing does
-  std::int64_t store_lease_s = 10;
   std::string lead_at;     ///< HOST:PORT at which this machine leads the run where its leader is lost; empty: never
   bool invited = false;    ///< `join` and the token come by the standard input, at whose end the agent ends
   bool stays = false;      ///< AgentOptions::outlasts_signal

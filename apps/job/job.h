@@ -42,7 +42,7 @@ struct JobArguments {
   runtime::JobMachines machines;                          ///< JobOptions::machines
   runtime::StoreOptions store;                            ///< where the lead of the run is kept; no url: nowhere
   std::int64_t store_lease_s = 10;
-  std::vector<std::string> take_over;        ///< as to_words(TakenOver); empty: nothing is taken over
+  std::string take_over;                     ///< as to_text(TakenOver); empty: nothing is taken over
   std::optional<TakenOver> taken_over;       ///< this process takes the place of a leader that is lost
   std::string run_number;                    ///< random: tells the run's folder from others; empty: no store
   std::vector<std::string> words;            ///< of the command line, without the program's name

@@ -48,8 +48,8 @@ Expected<std::shared_ptr<Leadership>> make_lead(const JobArguments& a) {
   l.run = o.job;
   l.leader = fresh_number();
   std::vector<std::string> words = a.words;
-  if (a.taken_over) words.resize(words.size() - a.take_over.size() - 1);  // that were put behind those of the run
-  l.record = to_text(RunToLead{program, own_folder(), words, a.run_number}, key);
+  if (a.taken_over) words.resize(words.size() - 2);  // --take-over, which was put behind those of the run
+  l.record = to_text(RunToLead{program, own_folder(), words, a.run_number, a.store_lease_s}, key);
   l.goes_on = a.resumes;
   l.patience_ms = o.lease_ms + o.lease_ms / 2;
   if (a.taken_over) l.of_revision = a.taken_over->revision;
@@ -66,6 +66,12 @@ Status take_over(JobArguments& a, const TakenOver& taken) {
   a.resume = "memory";
   a.machines.listen = taken.listen;
   a.machines.token_file = taken.token_file;
+  a.store.url = taken.store.url;
+  a.store.ca_file = taken.store.ca_file;
+  a.store.cert_file = taken.store.cert_file;
+  a.store.key_file = taken.store.key_file;
+  a.store.user = taken.store.user;
+  a.store.password_file = taken.store.password_file;
   a.launcher = "none";
   if (read_run_record(a.out).run != taken.run)
     return invalid(

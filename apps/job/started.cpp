@@ -73,6 +73,7 @@ int run_with(JobArguments a, AgentCommands& agents, const std::vector<std::strin
 
 int lead(const App& app, JobArguments a, const LaunchedTask& task, const std::string& meets) {
   a.machines.count = static_cast<int>(task.size);
+  a.machines.joins_by = task.launcher == "Slurm" ? "the tasks of srun" : "the tasks of mpirun";
   std::vector<std::string> others = task.nodes;
   std::erase(others, task.machine);
   if (const Status s = find_place_to_listen(a, others); !s.ok()) return say(s, exit_usage);
@@ -137,6 +138,7 @@ int run_on_hosts(const JobArguments& arguments, const std::function<int(const Jo
       return say(invalid("--hosts has " + host + " twice: a run has one agent on each machine (--places)"), exit_usage);
   }
   a.machines.count = static_cast<int>(a.hosts.size());
+  a.machines.joins_by = "--hosts, by " + reach.front();
   if (const Status s = find_place_to_listen(a, a.hosts); !s.ok()) return say(s, exit_usage);
   AgentCommands agents;
   for (const std::string& host : a.hosts) {

@@ -334,6 +334,7 @@ JobOptions Training::options() {
   o.net_devices = a_.net_devices;
   o.machines = a_.machines;
   o.machines.lead = lead_;
+  if (lead_) o.machines.joins_by = "troupe agent --store";
   o.gathered = gathered_;
   o.places_together = static_cast<int>(p_.mesh.tp);
   o.kept = kept_;

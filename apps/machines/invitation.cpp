@@ -29,11 +29,18 @@ Status io_error(const std::string& what) { return Status(Code::io, what + ": " +
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
-/// Removes what earlier starts have left: their runs are over, since this one has the lock of the folder.
-void remove_earlier(const std::string& folder) {
+/// Removes what earlier starts of the same job of Slurm have left, which are over: only the number behind the last dot
+/// differs (LaunchedTask::start).
+void remove_earlier(const std::string& path) {
+  const std::string name = path.substr(path.rfind('/') + 1), job = name.substr(0, name.rfind('.') + 1);
+  if (!name.starts_with(std::string(name_begin) + "slurm-")) return;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
-    if (entry.path().filename().string().starts_with(name_begin)) std::filesystem::remove(entry.path(), error);
+  for (const auto& entry : std::filesystem::directory_iterator(folder_of(path), error)) {
+    const std::string other = entry.path().filename();
+    const bool same_job = other != name && other.starts_with(job) && other.size() > job.size() &&
+                          other.find_first_not_of("0123456789", job.size()) == std::string::npos;
+    if (same_job) std::filesystem::remove(entry.path(), error);
+  }
 }
 
 }  // namespace
@@ -65,8 +72,9 @@ Expected<Invitation> parse_invitation(const std::string& text, const std::string
 std::string invitation_path(const std::string& out, const std::string& start) { return out + "/" + name_begin + start; }
 
 Status write_invitation(const std::string& path, const Invitation& invitation) {
-  remove_earlier(folder_of(path));
-  const std::string draft = folder_of(path) + "/" + name_begin + fmt::format("draft-{}", ::getpid());
+  remove_earlier(path);
+  const std::string draft = path + "-draft";
+  ::unlink(draft.c_str());  // of a process that died over it
   const int fd = ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return io_error("cannot create " + draft);
   const std::string text = to_text(invitation);

@@ -24,8 +24,8 @@ Expected<Invitation> parse_invitation(const std::string& text, const std::string
 /// The file in the output folder by which the tasks of one start meet (LaunchedTask::start).
 std::string invitation_path(const std::string& out, const std::string& start);
 
-/// Writes a file that its owner alone may read, whole or not at all, and removes those of earlier starts from its
-/// folder. REQUIRES: this process has the folder's lock: no other run meets there. Error (`io`): of the disk.
+/// Writes a file that its owner alone may read, whole or not at all, and removes those of earlier starts of the same
+/// job of Slurm, which was queued again. REQUIRES: no other process writes this one. Error (`io`): of the disk.
 Status write_invitation(const std::string& path, const Invitation& invitation);
 /// Waits up to `wait_s` seconds for the file. Error (`unavailable`): it has not come; (`invalid`) it is another user's,
 /// or others may read it, or it has another form; `interrupted`, "interrupted by Terminated", where a signal has come.

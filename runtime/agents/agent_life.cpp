@@ -78,7 +78,7 @@ void AgentLife::turn(std::int64_t now_ns) {
   if (now_ns - sent_ns_ >= budget_ns_ / 8) tell(Beat{});
   const std::int64_t looked_ns = std::exchange(looked_ns_, now_ns);
   if (now_ns - looked_ns > budget_ns_ / 2) heard_ns_ = now_ns;  // this process was stopped, and read nothing
-  if (now_ns - heard_ns_ > std::max(agent_patience * budget_ns_, patience_least_ns))
+  if (now_ns - heard_ns_ > patience_ns(budget_ns_))
     breaks(
         Status(Code::unavailable, fmt::format("the job has said nothing for {:.1f} s", seconds(now_ns - heard_ns_))));
 }

@@ -4,6 +4,7 @@
 // events.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -29,6 +30,10 @@ class AgentLife {
   /// For one attempt to reach the job. The system asks ever more seldom whether a peer that is cut off is there.
   static constexpr std::int64_t attempt_ns = 5'000 * ms;
   static constexpr std::int64_t patience_least_ns = 10'000 * ms;
+  /// For so long a job may say nothing that has taken the machine with this budget (Welcome).
+  static constexpr std::int64_t patience_ns(std::int64_t budget_ns) {
+    return std::max(agent_patience * budget_ns, patience_least_ns);
+  }
 
   /// `send`: a message over the connection that is open now. Error: it is broken.
   AgentLife(AgentLifeOptions options, std::function<Status(const FromAgent&)> send, std::int64_t now_ns,

@@ -74,7 +74,10 @@ class AgentService {
       PollSet pause;
       ends_.watch(pause);
       if (pause.wait(static_cast<int>(AgentLife::retry_ns / ms))) pause.serve();
-      if (options_.where) options_.where->turn(hears());
+      if (options_.where) {
+        options_.where->turn(hears());
+        TROUPE_TRY(options_.where->given_up());
+      }
       TROUPE_TRY(ends_.due(false, clock_.now_ns()));
     }
   }

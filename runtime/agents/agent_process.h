@@ -21,6 +21,8 @@ class JobAddress {
   /// The agent has waited, and goes on: several times a second. `hears`: the process at address() has said something
   /// within the time for which it may be silent.
   virtual void turn(bool hears) { (void)hears; }
+  /// Not ok: no process will lead the job any more, and the agent ends with this error.
+  virtual Status given_up() const { return {}; }
 };
 
 struct AgentOptions {
@@ -40,8 +42,8 @@ struct AgentOptions {
 /// Joins, starts and watches places as the job says, and ends when it is over. While the job cannot be reached, or
 /// refuses the machine for now, tries again; the processes of its places end with a connection that breaks, and their
 /// memory is kept for the same job until another one takes the machine. SIGINT, SIGTERM and SIGHUP end it and its
-/// places (AgentEnds). Error: the job has refused the machine, has another token, or has not taken the machine for
-/// wait_ms.
+/// places (AgentEnds). Error: the job has refused the machine, has another token, has not taken the machine for
+/// wait_ms, or is given up (JobAddress).
 Status run_agent(const AgentOptions& options);
 
 /// Tells this executable from another one: its size and content. Error (`io`): it cannot be read.

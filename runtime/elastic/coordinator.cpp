@@ -152,8 +152,7 @@ void Coordinator::down(PlaceId place, const ProcessEnd& ended, std::int64_t now_
     log_warn(ended.how.message() + ": it had no part in the job, and is gone");
     return;
   }
-  const bool is_suspect = kind == Kind::suspect || (kind == Kind::lost && home_.suspect.count(place) > 0);
-  note_left(place, ended.left, is_suspect);
+  if (kind != Kind::lost) note_left(place, ended.left, kind == Kind::suspect);
   if (checkpoint_rejected_ && kind == Kind::refused) kind = Kind::worn;  // it could not restore it
   const bool worn = kind == Kind::worn;
   Status told = ended.how;

@@ -78,7 +78,8 @@ class CoordinatorSink {
   /// from it, where the process of this one is lost.
   virtual void remember(std::int64_t version, const SumState& sums) { (void)version, (void)sums; }
   /// Starts a process in a place whose process has ended, with the memory that it has left; `afresh`: with new memory.
-  /// Tells it plan and rank, in this generation. Of a job that recovers; where none can be started, end() follows.
+  /// Tells it plan and rank, in this generation. Of a job that recovers; where none can be started, end() follows,
+  /// or down() of all places of its machine.
   virtual void restart(PlaceId place, JobGeneration of, bool afresh) { (void)place, (void)of, (void)afresh; }
   /// Ends the process of a place, which does not do what it is told; down() follows. Of a job that recovers.
   virtual void kill(PlaceId place) { (void)place; }
@@ -87,7 +88,7 @@ class CoordinatorSink {
   virtual void set_aside(PlaceId place) { kill(place); }
   /// The job goes on with another plan, in this generation: gives each of its places, by rank, new memory, keeps what
   /// they and others have had, and tells them plan and rank. Of a job with CoordinatorOptions::replan, as what follows.
-  /// Where there is no memory to be had, end() follows.
+  /// Where there is no memory to be had, the same follows.
   virtual void reshape(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) {
     (void)plan, (void)places, (void)of;
   }
@@ -245,6 +246,8 @@ class Coordinator {
   }
   /// Places that have a process, with or without a rank.
   std::vector<PlaceId> available() const;
+  /// All places have been ready once: what fails now has not failed to start.
+  bool has_begun() const { return begun_; }
   /// The job runs steps: it neither begins nor recovers.
   bool runs() const { return phase_ == Phase::running && !loss_ && !over_; }
   /// All places have left the last generation, and the job waits for others to be added before it enters the next one.

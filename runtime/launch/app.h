@@ -33,6 +33,7 @@ struct JobMachines {
   std::string listen;      ///< where they join: HOST:PORT
   std::string token_file;  ///< the secret that they share (runtime/agents/token.h)
   std::string token;       ///< the secret itself, instead of its file; as long as a token must be
+  std::string joins_by = "troupe agent --join";  ///< what brings an agent here, for people
   /// For how long the job waits for them, and, where it recovers and has lost one, for another one in its place.
   int wait_s = 60;
   /// Of a job that does not replace workers: with how many machines it goes on. With fewer it waits.

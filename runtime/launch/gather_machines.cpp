@@ -90,8 +90,8 @@ Expected<bool> Gathering::done(std::int64_t now_ns) const {
   if (may_go_on && now_ns >= last_ns_ + CoordinatorWaits::return_least_ns) return true;
   if (now_ns < begun_ns_ + machines_.wait_s * second_ns) return false;
   if (may_go_on || is_full()) return true;
-  return Status(Code::unavailable, fmt::format("{} of {} machines have joined within {} s (troupe agent --join)",
-                                               joined_.size(), machines_.count, machines_.wait_s));
+  return Status(Code::unavailable, fmt::format("{} of {} machines have joined within {} s ({})", joined_.size(),
+                                               machines_.count, machines_.wait_s, machines_.joins_by));
 }
 
 std::vector<JoinedAgent> Gathering::take_joined() {

@@ -17,6 +17,7 @@
 #include "devices/host_memory.h"
 #include "devices/process/descriptors.h"
 #include "devices/process/end_signals.h"
+#include "runtime/agents/agent_life.h"
 #include "runtime/agents/agent_port.h"
 #include "runtime/agents/agent_process.h"
 #include "runtime/agents/launcher.h"
@@ -61,6 +62,7 @@ class Job {
     if (!coordinator_.over()) begin();
     coordinator_.started(clock_.now_ns());
     while (!coordinator_.over()) turn();
+    if (Leadership* const lead = options_.machines.lead.get()) lead->turns_within(0);
     // A checkpoint of which all workers have said that it is written is committed, however the job ends.
     coordinator_.finish_checkpoints();
     // A worker whose link closes ends at once, or as soon as its transport is open: killed before, it would leave
@@ -180,27 +182,46 @@ class Job {
     return options_.machines.lead ? options_.machines.lead->newest_generation() : 0;
   }
 
-  /// Waits until the store has given the generation with which the job begins (CR-9 one leader).
+  /// After so long without a turn the agents have left this process: nothing is lost when another one leads then.
+  std::int64_t patience_ms() const {
+    return AgentLife::patience_ns(places_.machine_budget_ms() * std::int64_t{1'000'000}) / 1'000'000;
+  }
+
+  /// Waits until the store has given the generation with which the job begins (CR-9 one leader), for as long as the
+  /// coordinator waits for a later one. Agents that have been taken hear of the job meanwhile.
   Status claim_first(JobGeneration first) {
     Leadership* const lead = options_.machines.lead.get();
     if (!lead) return {};
     lead->claim(first);
+    const std::int64_t most_s = std::max(options_.stall_s, options_.machines.wait_s);
+    const std::int64_t until_ns = clock_.now_ns() + most_s * 1'000'000'000;
     while (lead->claimed() != first && !coordinator_.over()) {
       TROUPE_TRY(lead->lost());
+      if (clock_.now_ns() >= until_ns)
+        return Status(
+            Code::unavailable,
+            fmt::format("the store has not answered for {} s, without which no generation is entered", most_s));
       PollSet set;
       bool signal = false;
+      places_.watch(set);
+      if (port_) port_->watch(set);
       set.add(lead->fd(), POLLIN, [](short) {});
       set.add(signals_.fd(), POLLIN, [&signal](short happened) { signal = happened != 0; });
-      if (set.wait(-1)) set.serve();
+      const bool polled = set.wait(static_cast<int>(turn_most_ms()));
+      if (polled) set.serve();
+      if (polled) places_.turn(clock_.now_ns());
+      if (port_) port_->turn(clock_.now_ns());
       if (signal) on_signal();
     }
-    return {};
+    return job_.check_room();
   }
 
   /// What has become of the lead since the last call.
   void look_at_lead() {
     Leadership* const lead = options_.machines.lead.get();
     if (!lead || !lead->is_taken() || coordinator_.over()) return;
+    lead->turns_within(patience_ms());
+    if (coordinator_.committed() > options_.session.first_step) lead->made_step();
     coordinator_.claimed(lead->claimed());
     if (const Status s = lead->lost(); !s.ok()) coordinator_.superseded(s);
   }
@@ -216,6 +237,12 @@ class Job {
 
   // ---- events ---------------------------------------------------------------------------------------
 
+  static constexpr std::int64_t poll_ms = 200;
+  /// For how long a turn waits at most.
+  std::int64_t turn_most_ms() const {
+    return port_ ? std::min<std::int64_t>(poll_ms, options_.detect_budget_ms / 8) : poll_ms;
+  }
+
   void turn() {
     PollSet set;
     places_.watch(set);
@@ -225,10 +252,8 @@ class Job {
     if (options_.machines.lead) set.add(options_.machines.lead->fd(), POLLIN, [](short) {});  // look_at_lead()
     if (socket_)
       for (const int fd : socket_->fds()) set.add(fd, POLLIN, [](short) {});  // serve_requests() looks at all
-    constexpr std::int64_t poll_ms = 200;
-    const std::int64_t most_ms = port_ ? std::min<std::int64_t>(poll_ms, options_.detect_budget_ms / 8) : poll_ms;
     const std::int64_t wait_ms = std::clamp((coordinator_.wakes_ns() - clock_.now_ns()) / 1'000'000 + 1,
-                                            std::int64_t{0}, most_ms);
+                                            std::int64_t{0}, turn_most_ms());
     const bool polled = set.wait(static_cast<int>(wait_ms));
     // While this process was stopped (Ctrl-Z, a suspended machine), or busy with what an application does when it is
     // told something, it read no link.

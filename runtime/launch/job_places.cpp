@@ -32,9 +32,10 @@ JobPlaces::JobPlaces(const JobOptions& options, std::function<void(PlaceId, cons
     : options_(options), log_(std::move(log)) {}
 
 void JobPlaces::use_this_machine() {
+  const std::size_t number = machines_.size();
   Machine& m = machines_.emplace_back();
   m.places = std::numeric_limits<std::int64_t>::max();
-  m.own = std::make_unique<Agent>([this](FromAgent message) { told_.push_back(std::move(message)); });
+  m.own = std::make_unique<Agent>([this, number](FromAgent message) { told_.push_back({number, std::move(message)}); });
 }
 
 void JobPlaces::add_machine(AgentPort::Joined joined, bool late, const std::vector<PlaceId>& back) {
@@ -338,7 +339,7 @@ void JobPlaces::read(std::size_t machine) {
     if (!std::visit(is_here, *message))
       return lose(machine, Status(Code::invalid, "it speaks for a worker that it does not have"));
     if (const auto* finished = std::get_if<Finished>(&*message)) m.finished = finished->left;
-    else told_.push_back(*std::move(message));
+    else told_.push_back({machine, *std::move(message)});
   }
   if (!s.ok()) lose(machine, s);
 }
@@ -348,11 +349,12 @@ void JobPlaces::lose(std::size_t machine, const Status& why) {
   m.connection.reset();
   for (std::size_t n = 0; n < places_.size(); ++n)
     if (places_[n].machine == machine)
-      told_.push_back(PlaceEnded{
-          PlaceId{static_cast<std::int32_t>(n)},
-          {ProcessEnd::Kind::lost,
-           Status(Code::unavailable, fmt::format("worker {} was lost with machine {}: {}", n, m.name, why.message())),
-           std::vector<std::int64_t>()}});
+      told_.push_back(
+          {machine, PlaceEnded{PlaceId{static_cast<std::int32_t>(n)},
+                               {ProcessEnd::Kind::lost,
+                                Status(Code::unavailable,
+                                       fmt::format("worker {} was lost with machine {}: {}", n, m.name, why.message())),
+                                std::vector<std::int64_t>()}}});
 }
 
 Status JobPlaces::begin_to_finish(int grace_ms, int killed_ms) {
@@ -397,9 +399,9 @@ Status JobPlaces::finish(int grace_ms, int killed_ms) {
 
 void JobPlaces::bring_to(Coordinator& coordinator, std::int64_t now_ns) {
   while (!told_.empty()) {
-    const FromAgent message = std::move(told_.front());
+    const Told told = std::move(told_.front());
     told_.pop_front();
-    take(message, coordinator, now_ns);
+    take(told, coordinator, now_ns);
   }
 }
 
@@ -412,7 +414,13 @@ void JobPlaces::take(const PlaceStarted& started, Coordinator& coordinator, std:
     coordinator.add_place(started.place, now_ns);
 }
 
-void JobPlaces::take(const FromAgent& message, Coordinator& coordinator, std::int64_t now_ns) {
+void JobPlaces::failed(std::size_t machine, const Status& why, Coordinator& coordinator) {
+  const Machine& m = machines_[machine];
+  if (m.own || !coordinator.has_begun()) return coordinator.end(m.own ? why : why.in("machine " + m.name), exit_worker);
+  if (m.connection) lose(machine, why);
+}
+
+void JobPlaces::take(const Told& told, Coordinator& coordinator, std::int64_t now_ns) {
   std::visit(Overloaded{
                  [&](const PlaceStarted& m) { take(m, coordinator, now_ns); },
                  [&](const MemoryRenewed& m) {
@@ -438,11 +446,11 @@ void JobPlaces::take(const FromAgent& message, Coordinator& coordinator, std::in
                    if (place.dismissed || never) give_room_back(place);
                    if (place.started || coordinator.rank_of(m.place) >= 0) coordinator.down(m.place, m.end, now_ns);
                  },
-                 [&](const AgentFailed& m) { coordinator.end(m.why, exit_worker); }, [](const Joins&) {},
+                 [&](const AgentFailed& m) { failed(told.machine, m.why, coordinator); }, [](const Joins&) {},
                  [](const Asks&) {},                          // AgentPort takes these
                  [](const Beat&) {}, [](const Finished&) {},  // read() takes it
              },
-             message);
+             told.what);
 }
 
 }  // namespace troupe::runtime

@@ -48,6 +48,8 @@ class JobPlaces final : public CoordinatorSink {
   bool can_be_back(PlaceId place, const std::string& machine) const;
   /// Whether a machine of this name is reached.
   bool has_machine(const std::string& name) const;
+  /// For how long an agent, or the job, may say nothing to the other.
+  std::int32_t machine_budget_ms() const;
   /// Until when a machine of this name that was set aside is not to be tried again; 0: it was not. `waits`: the job has
   /// nothing better to do.
   std::int64_t is_aside_until_ns(const std::string& name, bool waits) const;
@@ -118,6 +120,10 @@ class JobPlaces final : public CoordinatorSink {
     bool heard = false;  // since turn()
     std::optional<Status> finished;
   };
+  struct Told {  // by an agent
+    std::size_t machine = 0;
+    FromAgent what;
+  };
   struct Aside {
     std::int64_t since_ns = 0, wait_ns = 0;
   };
@@ -132,8 +138,6 @@ class JobPlaces final : public CoordinatorSink {
     bool has_room = true;  // of its machine
     Status not_started;
   };
-  /// For how long an agent may say nothing.
-  std::int32_t machine_budget_ms() const;
   static bool has_room(const Machine& m, OnMachines which) {
     return (m.own || m.connection) && m.started < m.places && (which == OnMachines::any || m.late);
   }
@@ -149,7 +153,9 @@ class JobPlaces final : public CoordinatorSink {
   /// A machine is not reached any more: its places are lost with it.
   void lose(std::size_t machine, const Status& why);
   void tell(const Plan& plan, std::span<const PlaceId> places, JobGeneration of, bool renews_memory);
-  void take(const FromAgent& message, Coordinator& coordinator, std::int64_t now_ns);
+  void take(const Told& told, Coordinator& coordinator, std::int64_t now_ns);
+  /// An agent cannot do what it was told.
+  void failed(std::size_t machine, const Status& why, Coordinator& coordinator);
   void take(const PlaceStarted& started, Coordinator& coordinator, std::int64_t now_ns);
 
   const JobOptions& options_;
@@ -157,7 +163,7 @@ class JobPlaces final : public CoordinatorSink {
   std::vector<Hello> hellos_;
   std::vector<std::int32_t> seats_;  // machines of the first places, by number; fewer where others are there before
   std::vector<Place> places_;
-  std::deque<FromAgent> told_;
+  std::deque<Told> told_;
   std::vector<Machine> machines_;
   std::int64_t turned_ns_ = 0;
   std::map<std::string, Aside> aside_;  // by name: machines that did not reach others

@@ -47,9 +47,7 @@ Status RunningJob::begin_on(std::vector<JoinedAgent> joined, const std::string& 
   program_ = program;
   first_ = joined.front().joins;
   for (JoinedAgent& one : joined) add_gathered(one);
-  const std::int64_t kept = options_.kept ? std::ssize(options_.kept->ranks) : 0;
-  // A job that goes on has the spares for which there is room.
-  const std::int64_t need = plan_.workers() - kept + (options_.kept ? 0 : options_.spares);
+  const std::int64_t need = needed();
   if (places_.room() >= need) return {};
   if (!options_.kept || options_.replaces || !options_.replan)
     return invalid(fmt::format("the job needs {}, and its machines have {}: give an agent more (--places)",
@@ -107,6 +105,18 @@ void RunningJob::take_joined(JoinedAgent& one) {
   add_machine(one, true, back);
   for (const KeptPlace& k : kept) coordinator_.comes_back(k.place, k.left, clock_.now_ns());
   changes_.joined(machine);
+}
+
+std::int64_t RunningJob::needed() const {
+  if (options_.kept) return plan_.workers() - std::ssize(options_.kept->ranks);
+  return plan_.workers() + options_.spares;
+}
+
+Status RunningJob::check_room() const {
+  if (!lost_.empty() || places_.room() >= needed()) return {};
+  return Status(Code::unavailable,
+                fmt::format("machines were lost before the job began: it needs {}, and the others have {}",
+                            counted(needed(), "place"), places_.room()));
 }
 
 JobGeneration RunningJob::first_generation(const std::optional<JobGeneration>& claimed, std::uint64_t job,

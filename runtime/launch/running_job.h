@@ -44,6 +44,8 @@ class RunningJob {
   /// one of `job`, or of the job that it goes on for. Its number is greater than `above`.
   JobGeneration first_generation(const std::optional<JobGeneration>& claimed, std::uint64_t job,
                                  std::uint32_t above = 0) const;
+  /// Ok where its machines have room for the places with which it begins. Error: some have been lost since begin_on().
+  Status check_room() const;
   /// Enters its first generation: starts its places, and tells them plan and rank. Error: a place cannot be started.
   Status start(JobGeneration first, const CheckpointTarget& save);
   /// An agent asks to join.
@@ -57,6 +59,8 @@ class RunningJob {
  private:
   void add_machine(JoinedAgent& one, bool late, const std::vector<PlaceId>& back = {});
   void add_gathered(JoinedAgent& one);
+  /// Places that must be started as it begins; a job that goes on has the spares for which there is room.
+  std::int64_t needed() const;
 
   const Plan& plan_;
   const JobOptions& options_;

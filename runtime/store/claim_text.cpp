@@ -32,6 +32,10 @@ bool read_hexadecimal(const nlohmann::json& json, const char* key, std::uint64_t
   return error == std::errc() && end == text.data() + text.size() && text.size() == 16;
 }
 
+bool is_32_bits(const nlohmann::json& json) {
+  return json.is_number_unsigned() && json.get<std::uint64_t>() <= std::numeric_limits<std::uint32_t>::max();
+}
+
 }  // namespace
 
 Status check_claim(const Claim& claim) {
@@ -52,7 +56,8 @@ std::string write_claim_text(const Claim& claim) {
                                {"generation", claim.generation.number},
                                {"leader", checkpoint::hexadecimal(claim.leader)},
                                {"address", claim.address},
-                               {"record", to_base64(claim.record)}};
+                               {"record", to_base64(claim.record)},
+                               {"without_step", claim.without_step}};
   const std::string line = json.dump();
   return line + "\n" + checksum_of(line) + "\n";
 }
@@ -74,9 +79,7 @@ Expected<Claim> read_claim_text(std::string_view text) {
   if (!read_hexadecimal(json, "job", claim.generation.job)) return foreign("job");
   if (!read_hexadecimal(json, "leader", claim.leader)) return foreign("leader");
   const auto generation = json.find("generation");
-  if (generation == json.end() || !generation->is_number_unsigned() ||
-      generation->get<std::uint64_t>() > std::numeric_limits<std::uint32_t>::max())
-    return foreign("generation");
+  if (generation == json.end() || !is_32_bits(*generation)) return foreign("generation");
   claim.generation.number = generation->get<std::uint32_t>();
   const auto address = json.find("address"), record = json.find("record");
   if (address == json.end() || !address->is_string()) return foreign("address");
@@ -85,6 +88,10 @@ Expected<Claim> read_claim_text(std::string_view text) {
   auto bytes = from_base64(record->get_ref<const std::string&>());
   if (!bytes) return foreign("record");
   claim.record = std::move(*bytes);
+  if (const auto without = json.find("without_step"); without != json.end()) {
+    if (!is_32_bits(*without)) return foreign("without_step");
+    claim.without_step = without->get<std::uint32_t>();
+  }
   if (!check_claim(claim).ok()) return foreign("size");
   return claim;
 }

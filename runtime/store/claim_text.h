@@ -1,6 +1,6 @@
 // A claim as a store holds it: a line of JSON, and a line with its checksum.
 //
-//   {"address":"10.0.0.1:7070","generation":3,"job":"3f...","leader":"9a...","record":"<base64>"}
+//   {"address":"10.0.0.1:7070","generation":3,"job":"3f...","leader":"9a...","record":"<base64>","without_step":0}
 //   <xxh3-128 of the line above without its end, 32 hexadecimal digits>
 #pragma once
 

@@ -33,6 +33,12 @@ bool wants_a_new_token(const EtcdError& error) {
          error.message.find("revision of auth store is old") != std::string::npos;
 }
 
+Status denied_without_user(const std::string& text) {
+  return {Code::denied, text + ": this etcd has users: give a user and the file of its password"};
+}
+
+constexpr const char* no_user = "user name is empty";
+
 Status status_of(int http, std::string_view body) {
   const auto error = read_etcd_error(body);
   if (!error)
@@ -45,8 +51,7 @@ Status status_of(int http, std::string_view body) {
     case permission_denied: return {Code::denied, text};
     case failed_precondition: return invalid(text);
     case invalid_argument:
-      if (text.find("user name is empty") != std::string::npos)
-        return {Code::denied, text + ": this etcd has users: give a user and the file of its password"};
+      if (text.find(no_user) != std::string::npos) return denied_without_user(text);
       return {text.find("authentication failed") != std::string::npos ? Code::denied : Code::invalid, text};
     default: return {Code::unavailable, text};  // no leader, a request that took too long, no space, ...
   }
@@ -173,6 +178,13 @@ Expected<std::string> EtcdGateway::post(const std::string& path, const std::stri
     return ask_as_user(endpoint, until, [&] { return ask_once(endpoint, path, body, until, answer); });
   }));
   return answer;
+}
+
+Status EtcdGateway::ended_for(const std::string& why) {
+  if (why.find(no_user) != std::string::npos) return denied_without_user(why);
+  if (why.find("permission denied") != std::string::npos) return {Code::denied, why};
+  const bool by_token = wants_a_new_token({0, why}) || why.find("Unauthenticated") != std::string::npos;
+  return {by_token ? Code::superseded : Code::unavailable, why.empty() ? "has ended a watch" : why};
 }
 
 Status EtcdGateway::watch_once(const HttpRequest& request, const TakeLine& take_line, std::int64_t begins_until_ns,

@@ -34,6 +34,9 @@ class EtcdGateway {
   /// certificate is not trusted; `invalid`, etcd does not take the request, or the answer is longer than any.
   Expected<std::string> post(const std::string& path, const std::string& body, std::int64_t until_ns);
 
+  /// The error of a watch that etcd ends for this reason, whose HTTP status is that of a good one.
+  static Status ended_for(const std::string& why);
+
   /// What a line of a watch says.
   enum class Heard : std::uint8_t { nothing, done };
   /// Takes a line. Error: what ends the watch at this member.

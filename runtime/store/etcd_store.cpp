@@ -24,7 +24,21 @@ EtcdStore::EtcdStore(const Clock& clock, EtcdAccess access, const EtcdOptions& o
 
 std::string EtcdStore::name() const { return fmt::format("etcd at {} under {}", gateway_.name(), keys_.first); }
 std::int64_t EtcdStore::keep_every_ms() const { return lease_seconds(options_.lease_ms) * 1000 / 3; }
-std::int64_t EtcdStore::deadline() const { return clock_.now_ns() + options_.deadline_ms * 1'000'000; }
+std::int64_t EtcdStore::deadline() const {
+  const std::int64_t half_ms = lease_seconds(options_.lease_ms) * 1000 / 2;
+  return clock_.now_ns() + (lease_ == 0 ? options_.deadline_ms : std::min(options_.deadline_ms, half_ms)) * 1'000'000;
+}
+
+Status EtcdStore::named(const Status& status) const {
+  const Status s = status.in(name());
+  if (s.code() != Code::denied) return s;
+  const auto says = [&](const char* part) { return status.message().find(part) != std::string::npos; };
+  if (says("permission denied"))
+    return {s.code(), s.message() + ": the user's role must have readwrite on the prefix " + keys_.first};
+  if (says("authentication failed"))
+    return {s.code(), s.message() + ": look at the user's name, and the file of its password"};
+  return s;
+}
 
 Expected<EtcdTxnAnswer> EtcdStore::transact(const std::string& body, std::int64_t until_ns) {
   TROUPE_ASSIGN(const std::string answer, gateway_.post(txn_path, body, until_ns));
@@ -115,8 +129,7 @@ Status EtcdStore::wait_for_change(std::int64_t revision, std::int64_t most_ms) {
     TROUPE_ASSIGN(const EtcdWatchLine heard, read_watch_line(line));
     if (heard.changed) return EtcdGateway::Heard::done;
     if (!heard.ended) return EtcdGateway::Heard::nothing;
-    const bool denied = heard.why.find("permission denied") != std::string::npos;
-    return Status(denied ? Code::denied : Code::unavailable, heard.why.empty() ? "has ended a watch" : heard.why);
+    return EtcdGateway::ended_for(heard.why);
   };
   const Status waited = gateway_.watch("/v3/watch", ask_watch(keys_, seen + 1), take,
                                        clock_.now_ns() + most_ms * 1'000'000, options_.deadline_ms);

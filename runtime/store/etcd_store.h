@@ -40,6 +40,7 @@ class EtcdStore final : public Store {
   std::string name() const override;
 
  private:
+  /// A leader hears within half of its lease whether it still is one.
   std::int64_t deadline() const;
   Expected<EtcdTxnAnswer> transact(const std::string& body, std::int64_t until_ns);
   Expected<EtcdTxnAnswer> look(std::int64_t until_ns);
@@ -47,7 +48,7 @@ class EtcdStore final : public Store {
   Expected<bool> renew(std::int64_t lease, std::int64_t until_ns);
   Expected<std::optional<std::int64_t>> try_to_advance(std::int64_t expected, const Claim& next, bool takes_lead);
   Status try_to_withdraw();
-  Status named(const Status& status) const { return status.in(name()); }
+  Status named(const Status& status) const;
 
   const Clock& clock_;
   EtcdGateway gateway_;

@@ -20,6 +20,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+}
+
 constexpr milliseconds retry{500};      // of a store that does not answer
 constexpr std::int64_t look_ms = 1000;  // at a store that has no leases
 
@@ -83,6 +87,7 @@ Status Leadership::take(const std::string& address, int interrupt_fd) {
                         "remove what the folder has of the run");
     if (!lives) {
       if (before) claim_.generation = before->claim.generation;
+      if (before && options_.of_revision != 0) claim_.without_step = before->claim.without_step;
       newest_generation_ = claim_.generation.number;
       const auto taken = store_->advance(before ? before->revision : 0, claim_, true);
       if (taken.ok() && *taken) {
@@ -112,6 +117,25 @@ Status Leadership::take(const std::string& address, int interrupt_fd) {
   thread_ = std::thread([this] { serve(); });
   ::pthread_sigmask(SIG_SETMASK, &own, nullptr);
   return {};
+}
+
+void Leadership::made_step() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(made_step_, true)) return;
+  }
+  wakes_.notify_all();
+}
+
+void Leadership::turns_within(std::int64_t most_ms) {
+  turns_until_ns_ = most_ms > 0 ? now_ns() + most_ms * 1'000'000 : std::numeric_limits<std::int64_t>::max();
+}
+
+bool Leadership::hangs() {
+  const bool hangs = now_ns() > turns_until_ns_;
+  if (hangs && !told_hangs_)
+    log_warn(fmt::format("the process that leads run '{}' hangs: it does not keep its lead", options_.run));
+  return told_hangs_ = hangs;
 }
 
 void Leadership::claim(JobGeneration generation) {
@@ -218,6 +242,18 @@ bool Leadership::store(const Claim& next) {
   }
 }
 
+std::optional<Claim> Leadership::next_claim(const std::optional<JobGeneration>& asked) {
+  Claim next = claim_;
+  const std::lock_guard lock(mutex_);
+  if (asked) {
+    next.generation = *asked;
+    next.address = address_;
+    next.without_step += std::exchange(counts_, true) ? 0 : 1;
+  }
+  if (made_step_) next.without_step = 0;
+  return next == claim_ ? std::nullopt : std::optional(std::move(next));
+}
+
 void Leadership::serve() {
   const milliseconds every(store_->keep_every_ms() > 0 ? store_->keep_every_ms() : look_ms);
   auto keep_at = Clock::now() + every;
@@ -225,19 +261,14 @@ void Leadership::serve() {
     std::optional<JobGeneration> asked;
     {
       std::unique_lock lock(mutex_);
-      wakes_.wait_until(lock, keep_at, [&] { return stop_ || asked_ || look_; });
+      wakes_.wait_until(lock, keep_at,
+                        [&] { return stop_ || asked_ || look_ || (made_step_ && claim_.without_step > 0); });
       if (stop_ || !lost_.ok()) return;
       asked = std::exchange(asked_, std::nullopt);
     }
     look_if_asked();
+    if (const auto next = next_claim(asked); next && !store(*next)) return;
     if (asked) {
-      Claim next = claim_;
-      next.generation = *asked;
-      {
-        const std::lock_guard lock(mutex_);
-        next.address = address_;
-      }
-      if (!store(next)) return;
       {
         const std::lock_guard lock(mutex_);
         claimed_ = *asked;
@@ -245,7 +276,8 @@ void Leadership::serve() {
       tell();
     }
     if (Clock::now() < keep_at) continue;
-    const auto kept = store_->keep_lead();
+    const bool keeps = !hangs();
+    const auto kept = keeps ? store_->keep_lead() : Expected<bool>(true);
     note(kept.status());
     if (kept.ok() && !*kept) {
       const auto again = leads_again();

@@ -3,8 +3,10 @@
 // waits for it (CR-9 one leader, runtime/elastic/coordinator.h).
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -47,6 +49,11 @@ class Leadership {
   /// The newest generation that any process had claimed for a job of this name when take() found it.
   std::uint32_t newest_generation() const { return newest_generation_; }
 
+  /// The job has done a step under this leader, which counts in Claim::without_step no more.
+  void made_step();
+  /// The job's loop turns, and will again within `most_ms`: a lease is not renewed for a loop that does not, so that
+  /// another process may take the lead. 0: it has ended. Before the first call the lease is renewed.
+  void turns_within(std::int64_t most_ms);
   /// Asks the store for a generation. A later call takes the place of one that is not answered. REQUIRES: is_taken().
   void claim(JobGeneration generation);
   /// Readable once claimed() or lost() says something new.
@@ -66,6 +73,10 @@ class Leadership {
   void look_if_asked();
   /// Stores `next`, as often as it takes. False: the lead is lost, or stop_.
   bool store(const Claim& next);
+  /// What the store is to hold next; nullopt: what it holds.
+  std::optional<Claim> next_claim(const std::optional<JobGeneration>& asked);
+  /// Whether the job's loop has not turned for so long that the lease is not renewed; tells people once.
+  bool hangs();
   /// The store says that this process does not lead. True: it does, or does again: no other process has taken the lead.
   Expected<bool> leads_again();
   Status led_by(const std::string& address) const;
@@ -83,6 +94,9 @@ class Leadership {
   Claim claim_;                // as the store has it
   std::int64_t revision_ = 0;  // of claim_
   bool silent_ = false;        // the store does not answer
+  bool counts_ = false;        // in claim_.without_step, or has done so
+  bool told_hangs_ = false;
+  std::atomic<std::int64_t> turns_until_ns_ = std::numeric_limits<std::int64_t>::max();
 
   std::mutex mutex_;
   std::condition_variable wakes_;
@@ -90,6 +104,7 @@ class Leadership {
   JobGeneration claimed_;
   std::string address_;
   Status lost_;
+  bool made_step_ = false;
   bool look_ = false;  // look_now() waits
   bool stop_ = false;
   std::condition_variable looked_;

@@ -31,6 +31,8 @@ struct Claim {
   std::uint64_t leader = 0;  ///< a random number of the process that leads: tells two claims of one generation apart
   std::string address;       ///< HOST:PORT where agents reach it
   std::string record;        ///< what another machine needs to lead the job: bytes that mean nothing to the store
+  /// Leaders in a row, with this one, that have claimed a generation, and under which no step was done.
+  std::uint32_t without_step = 0;
   bool operator==(const Claim&) const = default;
 };
 
@@ -40,6 +42,13 @@ struct StoredClaim {
   bool leader_lives = true;   ///< false: the store has seen its lease end. Always true where tells_of_loss() is false
   bool operator==(const StoredClaim&) const = default;
 };
+
+/// Who is lost before a step is done may be so for a reason that its successor would meet, too: no process takes the
+/// place of one more leader than so many.
+inline constexpr std::uint32_t leaders_without_step_max = 2;
+inline bool is_given_up(const StoredClaim& stored) {
+  return !stored.leader_lives && stored.claim.without_step > leaders_without_step_max;
+}
 
 /// The calls block, for `deadline_ms` of the options at most (where the store is a folder: as long as its filesystem
 /// does), and are made on one thread at a time, which is not the thread of the job's loop.

@@ -20,22 +20,30 @@ const Invitation some_invitation{"10.0.0.1:7070", std::string(64, 't')};
 
 }  // namespace
 
-TEST_CASE("an invitation lies in a file of its owner's, whole, and alone of its kind in the folder") {
+TEST_CASE(
+    "an invitation lies in a file of its owner's, whole, and takes the place of those before its job was queued "
+    "again") {
   TempDir dir;
-  const std::string earlier = write_text(invitation_path(dir.path(), "slurm-41.0.0"), "old"),
-                    other = write_text(dir / "metrics.jsonl", "kept");
-  const std::string path = invitation_path(dir.path(), "slurm-42.0.0");
+  std::vector<std::string> earlier, others;
+  for (const char* start : {"slurm-42.0.0", "slurm-42.0.1"})
+    earlier.push_back(write_text(invitation_path(dir.path(), start), "old"));
+  for (const char* start : {"slurm-41.0.0", "slurm-42.1.0", "slurm-42.0.x", "mpi-7", "notes.txt"})
+    others.push_back(write_text(invitation_path(dir.path(), start), "kept"));
+  const std::string path = invitation_path(dir.path(), "slurm-42.0.2");
+  write_text(path + "-draft", "of a process that has died");
   REQUIRE(write_invitation(path, some_invitation).ok());
   struct stat file {};
   REQUIRE(::stat(path.c_str(), &file) == 0);
   CHECK((file.st_mode & 07777) == 0600);
-  CHECK(::access(earlier.c_str(), F_OK) != 0);
-  CHECK(read_text(other) == "kept");
-  CHECK(dir.entries() == 2);  // no draft
+  for (const auto& file : earlier) CHECK(::access(file.c_str(), F_OK) != 0);
+  for (const auto& file : others) CHECK(read_text(file) == "kept");
+  CHECK(dir.entries() == others.size() + 1);  // no draft
   const auto read = await_invitation(path, 0);
   REQUIRE(read.ok());
   CHECK(read->address == some_invitation.address);
   CHECK(read->token == some_invitation.token);
+  REQUIRE(write_invitation(invitation_path(dir.path(), "mpi-8"), some_invitation).ok());
+  for (const auto& file : others) CHECK(read_text(file) == "kept");
   CHECK(write_invitation(invitation_path(dir / "none", "x"), some_invitation).code() == Code::io);
 }
 

@@ -39,6 +39,25 @@ TEST_CASE("a link is found from its times: latency, the slower way's rate, rende
   CHECK(static_cast<std::int64_t>(comm::UcxOptions().eager_bytes_max) == LinkCost::eager_bytes);
 }
 
+TEST_CASE("a pair of which most rounds were disturbed is judged by the quickest ones, and refused where all were") {
+  const PairTimes quiet = times_of(3e-3, 2e8, 1e8, 0);
+  const std::vector<double> disturbs = {0.3, 0.001, 0, 0.25, 0.4, 0.002, 0.3, 0.26};
+  PairRounds rounds;
+  const std::array<double, measurements_of_pair> of = {quiet.op_s,        quiet.small_s,    quiet.middle_s[0],
+                                                       quiet.middle_s[1], quiet.large_s[0], quiet.large_s[1]};
+  for (std::size_t m = 0; m < rounds.size(); ++m)
+    for (const double more : disturbs) rounds[m].push_back(of[m] + (m == 3 ? more : more / 100));
+  const auto link = link_of(times_of(rounds));
+  REQUIRE_MESSAGE(link.ok(), link.status().message());
+  CHECK(link->bytes_per_s == doctest::Approx(1e8));
+  CHECK(link->latency_s == doctest::Approx(3e-3));
+  for (double& s : rounds[3]) s += 0.3;
+  CHECK_FALSE(link_of(times_of(rounds)).ok());
+  rounds = {};
+  for (std::size_t m = 0; m < rounds.size(); ++m) rounds[m] = {of[m], of[m] * 1.01, of[m] * 1.02};
+  CHECK(times_of(rounds).large_s[0] == quiet.large_s[0] * 1.01);  // medians of a machine that is quiet
+}
+
 TEST_CASE("links that differ from the typical one by more than a fifth are told each") {
   const std::vector<MachineLink> links = {{"a", "b", {1e-3, 1e9}},
                                           {"a", "c", {1.1e-3, 1e9}},

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <random>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -23,7 +24,7 @@ struct StoredRun {
   Machines machines{4};
   OnMachines job{machines};
   std::unique_ptr<EtcdOnMachines> etcd;
-  std::vector<std::string> steps{"--steps", "120", "--set", "schedule.batch=8"};
+  std::vector<std::string> steps{"--steps", "120", "--set", "schedule.batch=8"}, links = slow_links(5);
   std::vector<std::unique_ptr<Run>> agents;
   std::unique_ptr<Run> command;
   std::string metrics = job.out + "/metrics.jsonl";
@@ -39,7 +40,7 @@ struct StoredRun {
   }
   std::vector<std::string> store(const std::string& run = "r1") const {
     const std::string url = etcd ? etcd->url() : "files:" + (job.dir / "store");
-    return {"--store", url, "--store-run", run, "--store-lease", "2"};
+    return {"--store", url, "--store-run", run};
   }
   void begin_agent(int i) {
     std::vector<std::string> words{"agent",    "--token-file", job.token,       "--wait",
@@ -52,7 +53,7 @@ struct StoredRun {
   std::vector<std::string> train_on(int host, const std::vector<std::string>& more) {
     job.host = host;
     std::vector<std::string> words{"--mesh", "dp=2", "--recovery", "slots"};
-    for (const std::vector<std::string>& part : {steps, slow_links(5), store(), more})
+    for (const std::vector<std::string>& part : {steps, links, store(), {"--store-lease", "2"}, more})
       words.insert(words.end(), part.begin(), part.end());
     return job.command(2, words);
   }
@@ -269,6 +270,36 @@ TEST_CASE("kill -9 of the leader at random times, over and over, repeats at most
   MESSAGE(kills << " leaders killed, all replaced");
 }
 
+TEST_CASE("a run whose leaders are lost one after the other before a step is done is given up, with a code for it") {
+  StoredRun r;
+  if (!r.has_etcd()) return;
+  r.links = slow_links(300);  // a step takes seconds
+  const std::string claims = r.job.dir / "claims";
+  Run history(r.etcd->watch("/troupe/r1/claim", claims));
+  for (const int i : {0, 1}) r.begin_agent(i);
+  r.command = std::make_unique<Run>(r.train_on(3, {}));
+  std::set<std::string> lost;  // leaders
+  for (int waited = 0; waited < 1200 && lost.size() < 3; ++waited, ::usleep(50'000)) {
+    std::string newest, line;
+    for (std::istringstream lines(read(claims)); std::getline(lines, line);)
+      if (line.starts_with('{')) newest = line;
+    const auto claim = nlohmann::json::parse(newest, nullptr, false);
+    if (claim.is_discarded() || claim["without_step"] != lost.size() + 1) continue;
+    if (!lost.insert(claim["leader"]).second) continue;
+    for (const pid_t pid : leaders()) ::kill(pid, SIGKILL);
+  }
+  CHECK(lost.size() == 3);
+  for (const auto& agent : r.agents) {
+    const Outcome o = agent->wait(60);
+    INFO(o.err);
+    CHECK(o.code == exit_do_not_requeue);
+    CHECK(o.err.find("run 'r1' is given up: 3 leaders in a row were lost before a step was done") != std::string::npos);
+    check_nothing_left(o);
+  }
+  history.send_to_group(SIGKILL);
+  history.wait(5);
+}
+
 TEST_CASE("a run that is led is not led twice, and another run has the same store") {
   StoredRun r;
   if (!r.has_etcd()) return;
@@ -279,6 +310,7 @@ TEST_CASE("a run that is led is not led twice, and another run has the same stor
                                                  "--token-file", r.job.token};
                                              const auto store = r.store();
                                              words.insert(words.end(), store.begin(), store.end());
+                                             words.insert(words.end(), {"--store-lease", "2"});
                                              return words;
                                            }())));
   check_failure(second, exit_superseded, {"run 'r1' is led by 10.77.8.4:7070"});

@@ -19,6 +19,7 @@
 #include "checkpoint/manifest.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/time_slice.h"
+#include "runtime/store/leadership.h"
 #include "tests/process/apps.h"
 #include "tests/skip.h"
 
@@ -127,6 +128,44 @@ TEST_CASE("a clip or a divisor out of its range is refused before a worker start
         result.status.message().find(clip ? "SessionOptions::clip is -1" : "loss_divisor is -1") != std::string::npos,
         result.status.message());
   }
+}
+
+namespace {
+
+/// A store that gives the lead, and then is away.
+class StoreThatGoes final : public Store {
+ public:
+  Expected<std::optional<StoredClaim>> read() override {
+    if (taken_) return away();
+    return std::optional<StoredClaim>();
+  }
+  Expected<std::optional<std::int64_t>> advance(std::int64_t, const Claim&, bool) override {
+    if (std::exchange(taken_, true)) return away();
+    return std::optional(std::int64_t{1});
+  }
+  Expected<bool> keep_lead() override { return away(); }
+  std::int64_t keep_every_ms() const override { return 1000; }
+  bool tells_of_loss() const override { return true; }
+  Status wait_for_change(std::int64_t, std::int64_t) override { return away(); }
+  Status withdraw() override { return away(); }
+  std::string name() const override { return "a store of the test"; }
+
+ private:
+  static Status away() { return {Code::unavailable, "the store is away"}; }
+  bool taken_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("a job to which its store gives no generation to begin with ends after its stall limit, and starts none") {
+  JobOptions job = steps(1);
+  job.stall_s = job.machines.wait_s = 1;
+  job.prefixes = {{"no-such-command"}, {"no-such-command"}};  // a worker that is started fails
+  job.machines.lead = std::make_shared<Leadership>(std::make_unique<StoreThatGoes>(), LeadershipOptions{.run = "r"});
+  REQUIRE(job.machines.lead->take("a:1", -1).ok());
+  const auto result = test_app().run(two_stages(), job);
+  CHECK(result.exit_code == exit_worker);
+  CHECK(result.status.message() == "the store has not answered for 1 s, without which no generation is entered");
 }
 
 TEST_CASE("a number of JobOptions out of its range is refused before a worker starts, by its name") {

@@ -131,3 +131,19 @@ TEST_CASE("a lost machine ends a job that asks for no other shape, whatever its 
     CHECK(job.restarted.empty());
   }
 }
+
+TEST_CASE("what a lost place has guarded is taken from its guard, also where others of its machine live") {
+  ThreePlaces job(nullptr, 1, true, 3, CoordinatorOptions().detect_ns,
+                  [](CoordinatorOptions& o) { o.guard_within = guard_within_least; });
+  job.machines = {{2, 1}};
+  job.enter();
+  for (std::int64_t step = 0; step < 5; ++step) job.commit(step);
+  job.ends(0, ProcessEnd::Kind::lost, "worker 0 has not ended since it was killed");
+  job.coordinator.turn(0);
+  job.leave({1, 2});
+  REQUIRE(job.coordinator.plan().workers() == 2);
+  for (const Rank r : {1, 2}) job.hear(r, WorkerAddress{"a"});
+  const Connect connect = job.last<Connect>();
+  CHECK(connect.adopt > 0);
+  CHECK(connect.home.areas == std::vector<std::string>{"of 2", "of 1", "of 2"});
+}

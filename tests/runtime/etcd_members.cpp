@@ -110,6 +110,8 @@ void EtcdMembers::start(Member& member, bool first) {
                                     "zap",
                                     "--log-level",
                                     "error"};
+  // A member that begins again repeats what came after its newest snapshot, and has forgotten older tokens.
+  words.insert(words.end(), {"--snapshot-count", "10"});
   if (!tls_.ca.empty()) {
     words.insert(words.end(), {"--cert-file", tls_.cert, "--key-file", tls_.key});
     if (tls_.wants_clients) words.insert(words.end(), {"--client-cert-auth", "--trusted-ca-file", tls_.ca});

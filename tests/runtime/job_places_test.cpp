@@ -78,12 +78,13 @@ struct OfOne {
   JobPlaces places{(options.recovers = true, options), [](PlaceId, const std::string&) {}};
   std::unique_ptr<Coordinator> coordinator;
   std::unique_ptr<OtherMachine> b;
-  OfOne() {
+  explicit OfOne(int waits_s = 0) {
     places.begin({Hello{}});
     b = std::make_unique<OtherMachine>(places, 4);
     CoordinatorOptions c;
     c.session.steps = 1;
     c.recovers = true;
+    c.wait_for_places_ns = waits_s * std::int64_t{1'000'000'000};
     for (int i = 0; i < 3; ++i) c.places.push_back(places.start());
     coordinator = std::make_unique<Coordinator>(plan, c, nullptr, places);
     for (const PlaceId p : c.places) b->say(places, *coordinator, PlaceStarted{p, 100, "m"});
@@ -240,4 +241,36 @@ TEST_CASE("a spare that dies, and a place that is lost for good, leave room, onc
   CHECK(job.places.room() == 1);
   job.coordinator->dismiss(spare);
   CHECK(job.places.room() == 1);
+}
+
+TEST_CASE("an agent that cannot do what it is told is lost with its machine once the job runs, and ends it before") {
+  OfOne job(60);
+  const Status why(Code::io, "worker 1 cannot be started again: no room");
+  const auto from_all = [&](const FromWorker& message) {
+    for (std::int32_t p = 0; p < 3; ++p)
+      job.say(FromPlace{PlaceId{p}, {job.coordinator->generation(), encode(message)}});
+    job.coordinator->turn(0);
+  };
+  bool runs = false;
+  SUBCASE("before") {}
+  SUBCASE("once it runs") {
+    runs = true;
+    job.coordinator->enter({7, 1});
+    job.coordinator->started(0);
+    from_all(WorkerAddress{"a"});
+    from_all(Ready{});
+    REQUIRE(job.coordinator->has_begun());
+  }
+  job.say(AgentFailed{why});
+  job.coordinator->turn(0);
+  CHECK(job.coordinator->over() == !runs);
+  CHECK(job.places.machines_reached() == (runs ? 0 : 1));
+  if (runs) {
+    CHECK(job.coordinator->state().last_incident.find("was lost with machine b: " + why.message()) !=
+          std::string::npos);
+  } else {
+    const JobResult result = job.coordinator->take_result();
+    CHECK(result.exit_code == exit_worker);
+    CHECK(result.status.message() == "machine b: " + why.message());
+  }
 }

@@ -1,6 +1,7 @@
 // Leadership: a job's process and its store.
 #include <doctest/doctest.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <functional>
 #include <memory>
@@ -28,6 +29,7 @@ struct SharedStore {
   bool silent = false;
   std::vector<std::uint32_t> history;  // generations, as they were stored
   bool withdrawn = false;
+  int keeps = 0;  // calls of keep_lead()
 
   template <class F>
   auto locked(F f) {
@@ -61,6 +63,7 @@ class OneStore final : public Store {
   Expected<bool> keep_lead() override {
     const std::lock_guard lock(s_.mutex);
     if (s_.silent) return away();
+    ++s_.keeps;
     return s_.lives == leader_;
   }
   std::int64_t keep_every_ms() const override { return 20; }
@@ -117,7 +120,7 @@ TEST_CASE("a process that takes the lead says where it is and how it is led, and
     CHECK(store.locked([&] { return store.stored->claim; }) == Claim{{}, 5, "a:1", "how to lead it"});
     CHECK(p.claims({7, 1}));
     CHECK(p.claims({7, 4}));
-    CHECK(store.locked([&] { return store.stored->claim; }) == Claim{{7, 4}, 5, "a:1", "how to lead it"});
+    CHECK(store.locked([&] { return store.stored->claim; }) == Claim{{7, 4}, 5, "a:1", "how to lead it", 1});
     REQUIRE(p.take("a:2").ok());  // it listens at another address
     CHECK(p.hears([&] { return store.locked([&] { return store.stored->claim.address == "a:2"; }); }));
     CHECK(p.lead->lost().ok());
@@ -226,4 +229,62 @@ TEST_CASE("a process that has taken a lead over and has not gone on leaves the c
     CHECK(store.withdrawn == goes_on);
     store.locked([&] { return store.lives = 0; });
   }
+}
+
+TEST_CASE("leaders in a row that are lost before a step is done are counted, and the third of them is the last one") {
+  SharedStore store;
+  const auto without_step = [&] { return store.locked([&] { return store.stored->claim.without_step; }); };
+  for (std::uint32_t n = 1; n <= 3; ++n) {
+    CAPTURE(n);
+    {
+      const Process p(store, 4 + n, n == 1 ? 0 : store.stored->revision);
+      REQUIRE(p.take("a:1").ok());
+      CHECK(without_step() == n - 1);  // it has not begun
+      REQUIRE(p.claims({7, 2 * n}));
+      CHECK(without_step() == n);
+      REQUIRE(p.claims({7, 2 * n + 1}));  // it loses a worker
+      CHECK(without_step() == n);
+    }
+    store.lives = 0;
+    store.stored->leader_lives = false;
+    CHECK(is_given_up(*store.stored) == (n == 3));
+  }
+  SUBCASE("a leader that does a step is lost as the first one, whatever it claims then") {
+    const Process p(store, 9, store.stored->revision);
+    REQUIRE(p.take("a:1").ok());
+    REQUIRE(p.claims({7, 8}));
+    p.lead->made_step();
+    CHECK(p.hears([&] { return without_step() == 0; }));
+    REQUIRE(p.claims({7, 9}));
+    CHECK(without_step() == 0);
+  }
+  SUBCASE("who starts the run again begins to count anew") {
+    const Process p(store, 9);
+    REQUIRE(p.take("a:1").ok());
+    REQUIRE(p.claims({7, 8}));
+    CHECK(without_step() == 1);
+  }
+}
+
+TEST_CASE("a lease is not renewed for a loop that does not turn, and is as soon as it turns again") {
+  SharedStore store;
+  const Process p(store, 5);
+  REQUIRE(p.take("a:1").ok());
+  const auto keeps = [&] { return store.locked([&] { return store.keeps; }); };
+  const auto goes_on = [&] { return p.hears([&, before = keeps()] { return keeps() > before + 2; }); };
+  CHECK(goes_on());  // no loop has begun
+  p.lead->turns_within(600'000);
+  CHECK(goes_on());
+  p.lead->turns_within(1);
+  CHECK(p.hears([&] {
+    const int before = keeps();
+    ::usleep(200'000);  // ten times as long as it takes to the next one
+    return keeps() == before;
+  }));
+  p.lead->turns_within(600'000);
+  CHECK(goes_on());
+  CHECK(p.lead->lost().ok());
+  p.lead->turns_within(1);
+  p.lead->turns_within(0);  // it has ended in order
+  CHECK(goes_on());
 }

@@ -1,8 +1,5 @@
 #include "tests/runtime/lossy_proxy.h"
 
-#include <arpa/inet.h>
-#include <doctest/doctest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,11 +9,6 @@
 namespace troupe::test {
 
 namespace {
-
-sockaddr_in loopback(int port) {
-  return {
-      .sin_family = AF_INET, .sin_port = htons(static_cast<std::uint16_t>(port)), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-}
 
 bool pass(int from, int to, std::string& seen) {
   std::array<char, 65536> bytes;
@@ -34,13 +26,6 @@ bool pass(int from, int to, std::string& seen) {
 }  // namespace
 
 LossyProxy::LossyProxy(const std::string& server) : server_(server) {
-  listens_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = loopback(0);
-  socklen_t size = sizeof address;
-  REQUIRE(::bind(listens_, reinterpret_cast<sockaddr*>(&address), size) == 0);
-  REQUIRE(::listen(listens_, 16) == 0);
-  REQUIRE(::getsockname(listens_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  endpoint_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -48,14 +33,13 @@ LossyProxy::~LossyProxy() {
   ends_ = true;
   thread_.join();
   for (auto& connection : connections_) connection.join();
-  ::close(listens_);
 }
 
 void LossyProxy::serve() {
   while (!ends_) {
-    pollfd waits{listens_, POLLIN, 0};
+    pollfd waits{port_.fd(), POLLIN, 0};
     if (::poll(&waits, 1, 20) <= 0) continue;
-    const int client = ::accept4(listens_, nullptr, nullptr, SOCK_CLOEXEC);
+    const int client = ::accept4(port_.fd(), nullptr, nullptr, SOCK_CLOEXEC);
     if (client < 0) continue;
     connections_.emplace_back([this, client] {
       if (!refuses_) serve_connection(client);

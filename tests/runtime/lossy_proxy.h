@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/runtime/loopback.h"
+
 namespace troupe::test {
 
 class LossyProxy {
@@ -17,7 +19,7 @@ class LossyProxy {
   LossyProxy& operator=(const LossyProxy&) = delete;
 
   /// "127.0.0.1:PORT" of the proxy.
-  const std::string& endpoint() const { return endpoint_; }
+  const std::string& endpoint() const { return port_.endpoint(); }
   /// So many times from now on: when the server answers a request that stores something, the connection ends before the
   /// client gets the answer.
   void lose_answers(int times) { loses_ = times; }
@@ -29,8 +31,8 @@ class LossyProxy {
   void serve();
   void serve_connection(int client);
 
-  std::string server_, endpoint_;
-  int listens_ = -1;
+  const std::string server_;
+  LoopbackPort port_;
   std::atomic<int> loses_ = 0, lost_ = 0;
   std::atomic<bool> refuses_ = false, ends_ = false;
   std::thread thread_;

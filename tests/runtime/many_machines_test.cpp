@@ -25,6 +25,17 @@ Plan plan_of_replicas(std::int64_t replicas) {
 
 }  // namespace
 
+TEST_CASE("a job for which too few machines have joined says how many, and what would have brought them") {
+  JobMachines machines;
+  machines.count = 2;
+  machines.wait_s = 3;
+  machines.joins_by = "the tasks of mpirun";
+  const Gathering gathering(machines, "program", false, 0);
+  CHECK_FALSE(*gathering.done(2'999'999'999));
+  CHECK(gathering.done(3'000'000'000).status().message() ==
+        "0 of 2 machines have joined within 3 s (the tasks of mpirun)");
+}
+
 TEST_CASE(
     "what a job and an agent say to each other until the job runs is as many messages on 16, 64 and 1,500 machines") {
   for (const auto& [machines, places] : {std::pair(16, 4), {64, 4}, {1500, 1}}) {

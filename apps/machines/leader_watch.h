@@ -1,5 +1,5 @@
-// Where the leader of a run (the process of troupe train) is, as the store says; where it is lost, an agent starts
-// another one on its machine.
+// Watches who leads a run (its process of troupe train), as the store says, for an agent; where the leader is lost,
+// starts another one on this machine.
 #pragma once
 
 #include <sys/types.h>
@@ -12,47 +12,55 @@
 #include <string>
 #include <thread>
 
+#include "apps/machines/run_to_lead.h"
 #include "runtime/agents/agent_process.h"
 #include "runtime/store/store.h"
 
 namespace troupe::lm {
 
-struct LeaderInStoreOptions {
+struct LeaderWatchOptions {
   std::string run;          ///< for people: what the run is called in its store
   std::string lead_at;      ///< HOST:PORT at which this machine would listen as the leader; empty: it never leads
   std::string token_file;   ///< of this machine
+  StoreAccess store;        ///< of this machine: a leader that is started here reaches the store likewise
   runtime::TokenKey key{};  ///< of the token, with which the record is signed
   std::string program;      ///< runtime::program_fingerprint: of another build this machine leads no run
+  std::int64_t wait_s = 0;  ///< for so long the agent waits for a run
 };
 
 /// An agent that hears the leader does not take its place, whatever the store says: a leader that does not reach the
 /// store leads on. A thread of its own watches the store. The other calls are made on the agent's thread.
-class LeaderInStore final : public runtime::JobAddress {
+class LeaderWatch final : public runtime::JobAddress {
  public:
-  LeaderInStore(std::unique_ptr<runtime::Store> store, LeaderInStoreOptions options);
+  LeaderWatch(std::unique_ptr<runtime::Store> store, LeaderWatchOptions options);
   /// Ends a leader that was started here, as if this machine were lost; or waits for its end, after run_is_over().
-  ~LeaderInStore() override;
+  ~LeaderWatch() override;
   /// The agent's job has ended in order.
   void run_is_over() { run_is_over_ = true; }
 
   Expected<std::string> address() override;
   int fd() const override { return news_fd_; }
   void turn(bool hears) override;
+  Status given_up() const override { return given_up_; }
 
  private:
   void watch();
   void look_at_child(bool wait);
+  /// Warns of a lease that is longer than this agent waits.
+  void check_lease(const runtime::StoredClaim& first);
   /// Starts a leader that takes the place of the one that has stored `lost`.
   void start(const runtime::StoredClaim& lost);
 
   const std::unique_ptr<runtime::Store> store_;
-  const LeaderInStoreOptions options_;
+  const LeaderWatchOptions options_;
   int news_fd_ = -1;
   pid_t child_ = -1;
   bool run_is_over_ = false;
   runtime::JobGeneration tried_;  // in whose place leaders were started here
   int tries_ = 0;                 // how often, without a new generation
   std::int64_t next_try_ns_ = 0;
+  bool checked_lease_ = false;
+  Status given_up_;
 
   std::mutex mutex_;
   std::condition_variable stops_;

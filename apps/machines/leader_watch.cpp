@@ -1,4 +1,4 @@
-#include "apps/machines/leader_in_store.h"
+#include "apps/machines/leader_watch.h"
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -10,7 +10,6 @@
 #include <chrono>
 #include <utility>
 
-#include "apps/machines/run_to_lead.h"
 #include "apps/machines/spawn.h"
 #include "devices/base/check.h"
 #include "devices/base/clock.h"
@@ -31,7 +30,7 @@ constexpr int tries_max = 3;                           // to take the place of o
 
 }  // namespace
 
-LeaderInStore::LeaderInStore(std::unique_ptr<Store> store, LeaderInStoreOptions options)
+LeaderWatch::LeaderWatch(std::unique_ptr<Store> store, LeaderWatchOptions options)
     : store_(std::move(store)), options_(std::move(options)), news_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   REQUIRE(news_fd_ >= 0, news_fd_);
   sigset_t all, own;  // signals are for the agent's thread
@@ -43,7 +42,7 @@ LeaderInStore::LeaderInStore(std::unique_ptr<Store> store, LeaderInStoreOptions 
   stops_.wait(lock, [&] { return looked_; });  // the store answers, or the read's deadline is over
 }
 
-LeaderInStore::~LeaderInStore() {
+LeaderWatch::~LeaderWatch() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -55,7 +54,7 @@ LeaderInStore::~LeaderInStore() {
   ::close(news_fd_);
 }
 
-void LeaderInStore::watch() {
+void LeaderWatch::watch() {
   std::int64_t revision = 0;
   for (bool silent = false;;) {
     auto now = store_->read();
@@ -85,7 +84,7 @@ void LeaderInStore::watch() {
   }
 }
 
-Expected<std::string> LeaderInStore::address() {
+Expected<std::string> LeaderWatch::address() {
   const std::lock_guard lock(mutex_);
   if (!stored_) {
     if (!unread_.ok()) return unread_;
@@ -95,7 +94,7 @@ Expected<std::string> LeaderInStore::address() {
   return stored_->claim.address;
 }
 
-void LeaderInStore::turn(bool hears) {
+void LeaderWatch::turn(bool hears) {
   eventfd_t count = 0;
   (void)::eventfd_read(news_fd_, &count);
   look_at_child(false);
@@ -104,7 +103,17 @@ void LeaderInStore::turn(bool hears) {
     const std::lock_guard lock(mutex_);
     if (unread_.ok()) now = stored_;
   }
-  if (!now || now->leader_lives || hears || options_.lead_at.empty() || child_ > 0) return;
+  if (now && !std::exchange(checked_lease_, true)) check_lease(*now);
+  if (!now || now->leader_lives || hears || child_ > 0) return;
+  if (is_given_up(*now)) {
+    given_up_ = Status(Code::exhausted,
+                       fmt::format("run '{}' is given up: {} leaders in a row were lost before a step was done, the "
+                                   "last one at {}. Started anew it would most likely fail again: look at what they "
+                                   "have logged, and go on with troupe train --resume",
+                                   options_.run, now->claim.without_step, now->claim.address));
+    return;
+  }
+  if (options_.lead_at.empty()) return;
   if (tried_ != now->claim.generation) tried_ = now->claim.generation, tries_ = 0, next_try_ns_ = 0;
   const std::int64_t now_ns = SteadyClock().now_ns();
   if (tries_ >= tries_max || now_ns < next_try_ns_) return;
@@ -113,7 +122,17 @@ void LeaderInStore::turn(bool hears) {
   start(*now);
 }
 
-void LeaderInStore::look_at_child(bool wait) {
+void LeaderWatch::check_lease(const StoredClaim& first) {
+  constexpr std::int64_t to_take_over_s = 10;
+  const auto run = parse_run_to_lead(first.claim.record, options_.key);
+  if (store_->tells_of_loss() && run.ok() && options_.wait_s <= run->lease_s)
+    log_warn(
+        fmt::format("--wait {}: the run has --store-lease {}, so this agent ends before another machine can take "
+                    "the place of a leader that is lost: expected {} at least",
+                    options_.wait_s, run->lease_s, run->lease_s + to_take_over_s));
+}
+
+void LeaderWatch::look_at_child(bool wait) {
   int status = 0;
   if (child_ <= 0) return;
   pid_t ended = 0;
@@ -126,7 +145,7 @@ void LeaderInStore::look_at_child(bool wait) {
                     : "the leader that was started here " + describe_exit(status));
 }
 
-void LeaderInStore::start(const StoredClaim& lost) {
+void LeaderWatch::start(const StoredClaim& lost) {
   const auto give_up = [this](const std::string& why) {
     tries_ = tries_max;
     log_warn(fmt::format("this machine cannot lead run '{}': {}", options_.run, why));
@@ -138,9 +157,8 @@ void LeaderInStore::start(const StoredClaim& lost) {
                        lost.claim.address, options_.lead_at));
   std::vector<std::string> command{"/proc/self/exe"};
   command.insert(command.end(), run->words.begin(), run->words.end());
-  command.push_back("--take-over");
-  for (const auto& word : to_words({lost.revision, options_.lead_at, options_.token_file, run->run, ::getpid()}))
-    command.push_back(word);
+  command.insert(command.end(), {"--take-over", to_text(TakenOver{lost.revision, options_.lead_at, options_.token_file,
+                                                                  options_.store, run->run, ::getpid()})});
   const auto child = spawn(std::move(command), {.folder = run->folder});
   if (!child.ok()) return give_up(child.status().message() + " in '" + run->folder + "'");
   child_ = *child;

@@ -1,0 +1,81 @@
+// What an agent makes of what a store says of its run's leader.
+#include "apps/machines/leader_watch.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <memory>
+#include <mutex>
+#include <utility>
+
+using namespace troupe;
+using namespace troupe::lm;
+using namespace troupe::runtime;
+
+namespace {
+
+/// What a test says that it holds.
+struct Held {
+  std::mutex mutex;
+  StoredClaim stored;
+  Held() : stored{{{7, 3}, 5, "127.0.0.1:1", "how to lead it"}, 9, true} {}
+  void change(std::uint32_t without_step, bool lives) {
+    const std::lock_guard lock(mutex);
+    stored.claim.without_step = without_step;
+    stored.leader_lives = lives;
+  }
+};
+
+class HeldStore final : public Store {
+ public:
+  explicit HeldStore(Held& held) : held_(held) {}
+  Expected<std::optional<StoredClaim>> read() override {
+    const std::lock_guard lock(held_.mutex);
+    return std::optional(held_.stored);
+  }
+  Expected<std::optional<std::int64_t>> advance(std::int64_t, const Claim&, bool) override {
+    return Status(Code::internal, "an agent claims nothing");
+  }
+  Expected<bool> keep_lead() override { return false; }
+  std::int64_t keep_every_ms() const override { return 1000; }
+  bool tells_of_loss() const override { return true; }
+  Status wait_for_change(std::int64_t, std::int64_t) override { return ::usleep(10'000), Status(); }
+  Status withdraw() override { return {}; }
+  std::string name() const override { return "a store of the test"; }
+
+ private:
+  Held& held_;
+};
+
+struct Watched {
+  explicit Watched(std::uint32_t without_step, bool lives = false) {
+    held.change(without_step, lives);
+    watch = std::make_unique<LeaderWatch>(std::make_unique<HeldStore>(held),
+                                          LeaderWatchOptions{.run = "r1", .lead_at = "", .program = "p", .wait_s = 60});
+  }
+  Status given_up(bool hears) const { return watch->turn(hears), watch->given_up(); }
+  Held held;
+  std::unique_ptr<LeaderWatch> watch;
+};
+
+}  // namespace
+
+TEST_CASE("an agent gives a run up whose third leader in a row was lost before a step was done, and no other one") {
+  CHECK(Watched(2).given_up(false).ok());
+  CHECK(Watched(3, true).given_up(false).ok());  // it has a lease
+  const Watched third(3);
+  CHECK(third.given_up(true).ok());  // it is heard
+  const Status s = third.given_up(false);
+  CHECK(s.message().find("run 'r1' is given up: 3 leaders in a row were lost before a step was done, the last one at "
+                         "127.0.0.1:1") == 0);
+}
+
+TEST_CASE("an agent whose run is given up ends, and does not wait for another leader") {
+  const Watched third(3);
+  AgentOptions o;
+  o.join = "run 'r1'";
+  o.where = third.watch.get();
+  o.machine = "a";
+  o.wait_ms = 600'000;
+  CHECK(run_agent(o).message().find("run 'r1' is given up") == 0);
+}
