@@ -161,6 +161,7 @@ std::vector<std::byte> encode(const FromAgent& in) {
                    x.setProgram(m.program);
                    x.setNetDevice(m.net_device);
                    x.setHost(m.host);
+                   x.setMemoryBytes(m.memory_bytes);
                    x.setJob(m.kept.of.job);
                    auto kept = x.initKept(static_cast<unsigned>(m.kept.places.size()));
                    for (unsigned i = 0; i < m.kept.places.size(); ++i) {
@@ -275,6 +276,7 @@ Expected<FromAgent> decode_from_agent(std::span<const std::byte> in) {
           case wire::FromAgent::JOINS: {
             const auto x = r.getJoins();
             if (x.getPlaces() < 1) refuse("an agent without a place");
+            if (x.getMemoryBytes() < 0) refuse("a machine with less than no memory");
             Joins out{x.getMachine().cStr(), x.getPlaces(), x.getProgram().cStr(), x.getNetDevice().cStr(),
                       x.getHost().cStr()};
             for (const std::string* text : {&out.machine, &out.net_device, &out.host}) {
@@ -283,6 +285,7 @@ Expected<FromAgent> decode_from_agent(std::span<const std::byte> in) {
               if (plain_line(*text) != *text || text->find('\t') != std::string::npos)
                 refuse("a name with control characters");
             }
+            out.memory_bytes = x.getMemoryBytes();
             out.kept.of = {x.getJob(), x.getGeneration()};
             for (const auto& kept : x.getKept()) {
               constexpr std::int32_t places_max = 1 << 20;

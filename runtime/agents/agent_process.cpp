@@ -16,6 +16,7 @@
 
 #include "devices/base/clock.h"
 #include "devices/base/log.h"
+#include "devices/host_memory.h"
 #include "runtime/agents/agent_ends.h"
 #include "runtime/agents/agent_life.h"
 #include "runtime/agents/connection.h"
@@ -43,7 +44,13 @@ class AgentService {
   AgentService(const AgentOptions& options, AgentEnds& ends)
       : options_(options), ends_(ends),
         life_(
-            {{options.machine, options.places, options.program, options.net_device, host_of_shared_memory(), {}},
+            {{options.machine,
+              options.places,
+              options.program,
+              options.net_device,
+              host_of_shared_memory(),
+              {},
+              static_cast<std::int64_t>(available_host_bytes())},
              options.join,
              options.wait_ms,
              killed_ms_max,
