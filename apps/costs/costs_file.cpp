@@ -328,6 +328,11 @@ Status write_costs(const std::string& path, const MachineCosts& costs) {
 }
 
 Expected<MachineCosts> read_costs(const std::string& path) {
+  TROUPE_ASSIGN(const std::string text, read_costs_text(path));
+  return parse_costs(text, path);
+}
+
+Expected<std::string> read_costs_text(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error))
     return Status(Code::not_found, fmt::format("costs '{}' do not exist; troupe calibrate measures them", path));
@@ -335,9 +340,9 @@ Expected<MachineCosts> read_costs(const std::string& path) {
     return Status(Code::io, fmt::format("cannot read costs '{}': no regular file", path));
   std::ifstream in(path, std::ios::binary);
   if (!in) return Status(Code::io, fmt::format("cannot read costs '{}'", path));
-  const std::string text(std::istreambuf_iterator<char>(in), {});
+  std::string text(std::istreambuf_iterator<char>(in), {});
   if (in.bad()) return Status(Code::io, fmt::format("cannot read costs '{}'", path));
-  return parse_costs(text, path);
+  return text;
 }
 
 }  // namespace troupe::calibrate

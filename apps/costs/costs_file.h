@@ -74,6 +74,8 @@ Expected<MadeFolders> prepare_costs(const std::string& path);
 Status write_costs(const std::string& path, const MachineCosts& costs);
 /// Error: `not_found`; else names the line that is wrong, or the version that this program does not read.
 Expected<MachineCosts> read_costs(const std::string& path);
+/// The text of the file, which may be none of costs. Error: as read_costs, but for what is in it.
+Expected<std::string> read_costs_text(const std::string& path);
 
 /// The text of the file, and back; `name` stands for it in messages.
 std::string to_toml(const MachineCosts& costs);

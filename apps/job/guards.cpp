@@ -53,7 +53,13 @@ GuardChoice choose_guards(const JobArguments& a, const Plan& plan, double step_s
   const double seconds = guard_seconds(plan, layout);
   const auto steps = std::max<std::int64_t>(1, std::llround(std::ceil(seconds / std::max(step_s, 1e-9))));
   out.within = a.guard_every == "auto" ? 2 * steps : number_in(a.guard_every);
-  if (!needs_guards(plan, machines)) return out;  // but other machines may have to take the workers
+  if (!needs_guards(plan, machines)) {  // but other machines may have to take the workers
+    if (a.guard_every != "auto")
+      out.warning = fmt::format(
+          "--guard-every {} has no effect on this mesh: no machine alone has a part of the state, so none is guarded",
+          a.guard_every);
+    return out;
+  }
   std::int64_t bytes = 0;
   for (Rank r = 0; r < plan.workers(); ++r) bytes = std::max(bytes, layout.bytes(r));
   const GuardRule rule = guard_within(out.within);

@@ -13,6 +13,7 @@ struct GuardChoice {
   std::int64_t within = 0;  ///< JobOptions::guard_within
   std::string text;         ///< for people, lines of the plan; empty: nothing is guarded
   std::string summary;      ///< the same in a line
+  std::string warning;      ///< what --guard-every asks for is not needed; empty: it is, or nothing was asked for
 };
 
 /// Error: names what `text` is, and what --guard-every expects: "auto", "off", or a number.

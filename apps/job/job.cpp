@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "apps/job/guards.h"
+#include "apps/job/kept_decisions.h"
 #include "apps/job/placing.h"
 #include "apps/job/planning.h"
 #include "apps/job/training.h"
@@ -40,24 +41,26 @@ struct Drawn {
   bool chosen = false;  ///< whether several plans were tried for it
 };
 
-/// The plan that `train` would make on this machine; where it would refuse that for want of memory, the job is one for
-/// other machines, and memory has no bound. Sets `ahead` as in Drawn.
-Expected<AheadChoice> draw_plan(const App& app, const Prepared& p, std::string& ahead) {
+/// The plan that `train` would make on this machine, or on machines that have as much memory; where it would refuse
+/// that for want of memory, the job is one for other machines, and memory has no bound. Sets `ahead` as in Drawn.
+Expected<AheadChoice> draw_plan(const App& app, const JobArguments& a, const Prepared& p, std::string& ahead) {
   const auto available = static_cast<std::int64_t>(available_host_bytes());
-  const std::int64_t bytes = memory_for_plans(available, p.mesh.workers());
-  TROUPE_ASSIGN(AheadChoice made, make_plan(app, p, "corpus", 0, bytes));
-  std::string bound = memory_bound(made.bytes_max);
-  std::int64_t needed = 0;
+  TROUPE_ASSIGN(AheadChoice made, make_plan(app, p, "corpus", 0, memory_for_plans(a, p)));
+  std::string text = bound_text(p, made.bound);
+  bool has_room = true;
   if (!made.tried.empty() && made.tried[0].verdict == AheadVerdict::does_not_fit) {
-    TROUPE_ASSIGN(needed, needed_bytes(made.plan));
+    const bool several = !p.machines.empty();
+    const MemoryBound all = several ? MemoryBound(std::vector<std::int64_t>(p.machines.size(), available), true)
+                                    : MemoryBound(available);
+    TROUPE_ASSIGN(has_room, fits(made.plan, all));
   }
-  if (needed > available) {
-    bound = fmt::format(
-        "no bound, since with 0 ahead all places together need more than the {} that this machine has available",
-        human_bytes(available));
+  if (!has_room) {
+    text = fmt::format("no bound, since with 0 ahead {} more than the {} that this machine has available",
+                       p.machines.empty() ? "all places together need" : "the places of a machine need",
+                       human_bytes(available));
     TROUPE_ASSIGN(made, make_plan(app, p, "corpus", 0));
   }
-  ahead = tried_text(made, bound);
+  ahead = tried_text(made, text);
   return made;
 }
 
@@ -69,14 +72,14 @@ Expected<Drawn> draw(const App& app, const JobArguments& a, int& code) {
   if (const auto text = mesh_warning(p.mesh, p.config); !text.empty()) log_warn(text);
   std::vector<OrderTried> orders;
   if (a.machines.count > 0) {
-    const Machine each{"", std::max(1, a.places)};
+    const Machine each{"", std::max(1, a.places), static_cast<std::int64_t>(available_host_bytes())};
     TROUPE_TRY(put_on_machines(p, a, std::vector<Machine>(static_cast<std::size_t>(a.machines.count), each)));
     code = exit_plan;
     TROUPE_ASSIGN(orders, choose_order(app, p, "corpus", 0));
   }
   code = exit_plan;
   std::string ahead;
-  TROUPE_ASSIGN(AheadChoice made, draw_plan(app, p, ahead));
+  TROUPE_ASSIGN(AheadChoice made, draw_plan(app, a, p, ahead));
   std::string placing = placing_text(p, orders);
   return Drawn{std::move(p), std::move(made.plan), std::move(ahead), std::move(placing), made.tried.size() > 1};
 }
@@ -144,10 +147,11 @@ int train_command(const App& app, const JobArguments& arguments) {
       if (a.out.empty()) a.out = resume->run_folder();
     }
   }
-  auto p = prepare(a, code, point ? &*point : nullptr);
+  auto decided = a.resumes_memory() ? decided_before(a) : std::nullopt;
+  auto p = prepare(a, code, point ? &*point : nullptr, decided ? &decided->costs : nullptr);
   if (!p.ok()) return say(p.status(), code);
   start_on_one_machine(*p);
-  return Training(app, a, *std::move(p), std::move(resume), std::move(point)).run();
+  return Training(app, a, *std::move(p), std::move(resume), std::move(point), std::move(decided)).run();
 }
 
 int plan_command(const App& app, const JobArguments& a) {
@@ -161,8 +165,10 @@ int plan_command(const App& app, const JobArguments& a) {
   if (const Status s = verify(plan); !s.ok()) return say(s, exit_plan);
   auto predicted = predict(plan);
   if (!predicted.ok()) return say(predicted.status(), exit_plan);
+  const GuardChoice guards = choose_guards(a, plan, predicted->game.step_s);
+  if (!guards.warning.empty()) log_warn(guards.warning);
   report::print(plan_text(plan, predicted->places, predicted->game) + "\n" + costs_text(a, drawn->prepared.costs_from) +
-                drawn->placing + choose_guards(a, plan, predicted->game.step_s).text + drawn->ahead);
+                drawn->placing + guards.text + drawn->ahead);
   const auto layouts = explain_layouts(app, drawn->prepared);
   if (!layouts.ok()) return say(layouts.status(), exit_plan);
   if (!layouts->choices.empty()) report::print("\n" + layout_text(*layouts));

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
-#include "apps/costs/find_costs.h"
 #include "apps/job/argument_checks.h"
 #include "apps/lm/byte_tokens.h"
 #include "apps/lm/model.h"
@@ -31,9 +31,10 @@ std::string tokens_warning(const LmConfig& config) {
 
 namespace {
 
-/// `named`, `workers`: as of calibrate::find_costs. `predicts`: of the job times are predicted, too.
-Status find_costs(const std::string& named, bool predicts, std::int64_t workers, Prepared& p) {
-  TROUPE_ASSIGN(const auto costs, calibrate::find_costs(named, p.config.run.threads, workers));
+/// Takes the costs of the file for so many workers. `predicts`: of the job times are predicted, too.
+Status take_costs(calibrate::CostsFile file, bool predicts, std::int64_t workers, Prepared& p) {
+  p.costs_file = std::move(file);
+  TROUPE_ASSIGN(const auto costs, calibrate::costs_in(p.costs_file, p.config.run.threads, workers));
   p.costs = costs.model;
   p.layout_costs = costs.layouts;
   p.costs_from = costs.from;
@@ -45,7 +46,8 @@ Status find_costs(const std::string& named, bool predicts, std::int64_t workers,
 
 }  // namespace
 
-Expected<Prepared> prepare(const JobArguments& a, int& code, const ResumePoint* from) {
+Expected<Prepared> prepare(const JobArguments& a, int& code, const ResumePoint* from,
+                           const calibrate::CostsFile* costs) {
   Prepared p;
   code = exit_checkpoint;
   std::optional<LmConfig> saved;
@@ -87,7 +89,8 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const ResumePoint* 
   TROUPE_TRY(check_mesh(p.mesh, p.config));
   code = exit_usage;
   TROUPE_TRY(check_arguments(a, p));
-  TROUPE_TRY(find_costs(a.costs, true, p.mesh.workers(), p));
+  TROUPE_ASSIGN(auto file, costs ? Expected<calibrate::CostsFile>(*costs) : calibrate::open_costs(a.costs));
+  TROUPE_TRY(take_costs(std::move(file), true, p.mesh.workers(), p));
   slow_down(p.costs, p.throttle);
   slow_down(p.layout_costs, p.throttle);
   if (a.paced > 0) p.costs.slow_kernels(a.paced);  // kernels sleep for their time in the plan
@@ -119,22 +122,30 @@ std::vector<OddLink> odd_links(const calibrate::MachineLinks& links, const std::
 
 }  // namespace
 
-Status put_on_machines(Prepared& p, const JobArguments& a, std::vector<Machine> machines) {
-  std::vector<std::int64_t> places;
+Status check_room(const Prepared& p, const std::vector<Machine>& machines) {
   std::int64_t room = 0;
-  for (const Machine& m : machines) places.push_back(m.places), room += m.places;
+  for (const Machine& m : machines) room += m.places;
   const std::int64_t workers = p.mesh.workers();
-  if (room < workers)
-    return invalid(
-        fmt::format("the mesh needs {}, and {} {} {}: use more machines (--nodes), or more places of each "
-                    "(--places)",
-                    counted(workers, "place"), counted(std::ssize(machines), "machine"),
-                    machines.size() == 1 ? "has" : "have", room));
+  if (room >= workers) return {};
+  return invalid(
+      fmt::format("the mesh needs {}, and {} {} {}: use more machines (--nodes), or more places of each "
+                  "(--places)",
+                  counted(workers, "place"), counted(std::ssize(machines), "machine"),
+                  machines.size() == 1 ? "has" : "have", room));
+}
+
+Status put_on_machines(Prepared& p, const JobArguments& a, std::vector<Machine> machines) {
+  TROUPE_TRY(check_room(p, machines));
+  std::vector<std::int64_t> places;
+  for (const Machine& m : machines) places.push_back(m.places);
+  const std::int64_t workers = p.mesh.workers();
   const auto machine_of = fill_machines(places, workers, p.mesh.tp);
+  CostModel filled;
+  filled.nodes = machine_of;
+  const std::int64_t most = filled.most_on_node(static_cast<Rank>(workers));
+  // Its warnings were taken with the costs of one machine: they say nothing of the number of workers.
+  TROUPE_ASSIGN(const auto found, calibrate::costs_in(p.costs_file, p.config.run.threads, most));
   p.machines = std::move(machines);
-  p.costs.nodes = machine_of;
-  const std::int64_t most = p.costs.most_on_node(static_cast<Rank>(workers));
-  TROUPE_ASSIGN(const auto found, calibrate::find_costs(a.costs, p.config.run.threads, most));
   p.costs = found.model;
   p.costs.nodes = machine_of;
   if (found.between) p.costs.odd_links = odd_links(*found.between, p.machines, machine_of);
@@ -163,7 +174,8 @@ Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& me
   p.config.mesh.shared_vocabulary = shared_vocabulary && std::all_of(p.mesh.dp.begin(), p.mesh.dp.end(),
                                                                      [&](auto dp) { return dp == p.mesh.dp[0]; });
   if (threads >= 0) p.config.run.threads = threads;
-  TROUPE_TRY(find_costs(costs, false, p.mesh.workers(), p));
+  TROUPE_ASSIGN(auto file, calibrate::open_costs(costs));
+  TROUPE_TRY(take_costs(std::move(file), false, p.mesh.workers(), p));
   start_on_one_machine(p);
   return p;
 }
@@ -178,6 +190,7 @@ Expected<CompileOptions> compile_options(const Prepared& p) {
   const std::int64_t others = std::max<std::int64_t>(0, (microbatches + replicas - 1) / replicas - 1);
   o.pipeline.ahead =
       static_cast<std::int32_t>(std::clamp<std::int64_t>(p.config.schedule.microbatches_ahead(), 0, others));
+  if (p.ahead) o.pipeline.ahead = p.ahead->ahead, o.pipeline.weights_apart = p.ahead->weights_apart;
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
   TROUPE_ASSIGN(const Recovery recovery, parse_recovery(p.config.run.recovery));
@@ -210,15 +223,50 @@ std::int64_t memory_for_plans(std::int64_t available, std::int64_t workers) {
   return std::max<std::int64_t>(0, available - workers * worker_bytes);
 }
 
-std::int64_t memory_for_plans(const Prepared& p) {
-  return memory_for_plans(static_cast<std::int64_t>(available_host_bytes()), p.mesh.workers());
+namespace {
+
+bool may_guard(const JobArguments& a) { return a.guard_every != "off" && a.machines.count > 1; }
+
+}  // namespace
+
+std::optional<MemoryBound> memory_for_plans(const JobArguments& a, const Prepared& p) {
+  if (p.machines.empty()) {
+    if (a.machines.count > 0) return std::nullopt;
+    return memory_for_plans(static_cast<std::int64_t>(available_host_bytes()), p.mesh.workers());
+  }
+  std::vector<std::int64_t> bytes;
+  for (std::size_t m = 0; m < p.machines.size(); ++m) {
+    const auto places = std::count(p.costs.nodes.begin(), p.costs.nodes.end(), static_cast<std::int32_t>(m));
+    bytes.push_back(p.machines[m].bytes > 0 ? memory_for_plans(p.machines[m].bytes, places)
+                                            : std::numeric_limits<std::int64_t>::max());
+  }
+  return MemoryBound(std::move(bytes), may_guard(a));
+}
+
+Status check_memory_of_machines(const JobArguments& a, const Prepared& p, const Plan& plan) {
+  TROUPE_ASSIGN(const auto needs, needs_of_machines(plan, may_guard(a)));
+  for (std::size_t m = 0; m < std::min(needs.size(), p.machines.size()); ++m) {
+    const Machine& machine = p.machines[m];
+    const MachineNeed& need = needs[m];
+    if (machine.bytes == 0 || need.bytes <= machine.bytes) continue;
+    return Status(
+        Code::exhausted,
+        fmt::format("machine {} has {} of memory available, and the plan needs {} for the {} that it takes{}: give it "
+                    "fewer places (--places), use more machines, a smaller model or a smaller schedule.microbatch{}{}",
+                    machine.name.empty() ? fmt::format("{}", m) : machine.name, human_bytes(machine.bytes),
+                    human_bytes(need.bytes), counted(need.places, "worker"),
+                    need.guards > 0 ? ", guards included (" + human_bytes(need.guards) + ")" : "",
+                    plan.pipeline.ahead > 0 ? ", or fewer microbatches ahead (schedule.ahead)" : "",
+                    need.guards > 0 ? ", or do without guards (--guard-every off)" : ""));
+  }
+  return {};
 }
 
 Expected<AheadChoice> make_plan(const App& app, const Prepared& p, const std::string& text, std::int64_t prompt_tokens,
-                                std::optional<std::int64_t> bytes_max) {
+                                const std::optional<MemoryBound>& bound) {
   TROUPE_ASSIGN(const CompileOptions options, compile_options(p));
   const Graph graph = build_model(p.config, app.ops(), text, prompt_tokens);
-  if (p.config.schedule.microbatches_ahead() < 0) return choose_ahead(graph, options, bytes_max);
+  if (p.config.schedule.microbatches_ahead() < 0 && !p.ahead) return choose_ahead(graph, options, bound);
   TROUPE_ASSIGN(Plan plan, compile(graph, options));
   return AheadChoice{std::move(plan), {}, {}, {}};
 }
@@ -241,9 +289,17 @@ std::string costs_text(const JobArguments& a, const std::string& costs_from) {
   return out + "\n";
 }
 
-std::string memory_bound(std::optional<std::int64_t> bytes) {
-  if (!bytes) return "no bound";
-  return fmt::format("all places together may use {} of what this machine has available", human_bytes(*bytes));
+std::string bound_text(const Prepared& p, const std::optional<MemoryBound>& bound) {
+  if (!bound) return "no bound";
+  if (bound->by_machine.empty())
+    return fmt::format("all places together may use {} of what this machine has available",
+                       human_bytes(bound->together));
+  const auto least = std::min_element(bound->by_machine.begin(), bound->by_machine.end());
+  if (*least == std::numeric_limits<std::int64_t>::max()) return "no bound";
+  const std::string& name = p.machines[static_cast<std::size_t>(least - bound->by_machine.begin())].name;
+  return fmt::format("the places of a machine may use what it has available{}, {} at least",
+                     bound->guards ? ", with their guards" : "", human_bytes(*least)) +
+         (name.empty() ? "" : " (" + name + ")");
 }
 
 Expected<Plan> make_evaluation_plan(const App& app, const Prepared& p, const std::string& text, EvaluatedPart part,

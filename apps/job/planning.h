@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "apps/costs/find_costs.h"
 #include "apps/job/job.h"
 #include "apps/job/resume.h"
 #include "apps/lm/model.h"
@@ -13,18 +14,28 @@
 
 namespace troupe::lm {
 
+/// Pipeline::ahead and Pipeline::weights_apart.
+struct ChosenAhead {
+  std::int32_t ahead = 0;
+  bool weights_apart = false;
+  bool operator==(const ChosenAhead&) const = default;
+};
+
 /// The configuration, mesh and costs of a run, complete and legal.
 struct Prepared {
   LmConfig config;
   MeshSpec mesh;
   std::vector<comm::Throttle> throttle;
   std::vector<runtime::Injection> injections;
-  CostModel costs;         ///< with the throttle
-  CostModel layout_costs;  ///< with the throttle; the same on any dp and pp and with any number of threads
+  calibrate::CostsFile costs_file;  ///< of which the next two are
+  CostModel costs;                  ///< with the throttle
+  CostModel layout_costs;           ///< with the throttle; the same on any dp and pp and with any number of threads
   std::string costs_from, layout_costs_from;  ///< "built-in", or the path of the file
   /// That have the places; empty: a machine for each 8 places, or what start_on_one_machine says.
   std::vector<Machine> machines;
   runtime::RankOrder order = runtime::RankOrder::stage_by_stage;  ///< of ranks, over machines
+  /// What of schedule.ahead was chosen before (KeptDecisions); none: make_plan says.
+  std::optional<ChosenAhead> ahead;
   std::vector<std::string> warnings;  ///< of the configuration (see load_config) and of costs
 };
 
@@ -32,14 +43,18 @@ struct Prepared {
 std::string tokens_warning(const LmConfig& config);
 
 /// Configuration and mesh of the arguments, checked together. A run that goes on from the checkpoint `from` has its
-/// configuration where the arguments name no file; REQUIRES: one of both is there. On an error, `code` is the exit code
-/// for it.
-Expected<Prepared> prepare(const JobArguments& arguments, int& code, const ResumePoint* from = nullptr);
+/// configuration where the arguments name no file; REQUIRES: one of both is there. `costs`: null: those that the
+/// arguments name, or this machine's. On an error, `code` is the exit code for it.
+Expected<Prepared> prepare(const JobArguments& arguments, int& code, const ResumePoint* from = nullptr,
+                           const calibrate::CostsFile* costs = nullptr);
 
 /// The job's places are on these machines, which it fills in order: costs are those of the links between them, and of
 /// as many busy workers as a machine has. Layouts stay those of one machine, so that bits do not depend on machines.
-/// Error (invalid): they have fewer places than the job; as of calibrate::find_costs.
+/// Error (invalid): as check_room; then nothing has changed.
 Status put_on_machines(Prepared& prepared, const JobArguments& arguments, std::vector<Machine> machines);
+
+/// Error (invalid): these machines have fewer places than the job.
+Status check_room(const Prepared& prepared, const std::vector<Machine>& machines);
 
 /// All workers are on one node: a job that this machine runs.
 void start_on_one_machine(Prepared& prepared);
@@ -60,22 +75,26 @@ Expected<runtime::LayoutChoices> explain_layouts(const runtime::App& app, const 
 /// Bytes that the plan of a job of `workers` may need where `available` are: less what the workers' processes need
 /// beside it.
 std::int64_t memory_for_plans(std::int64_t available, std::int64_t workers);
-/// On this machine, of what it has available.
-std::int64_t memory_for_plans(const Prepared& prepared);
+/// What the job's places may need: of each of its machines, or of this one where it has no others; none: its machines
+/// are not known.
+std::optional<runtime::MemoryBound> memory_for_plans(const JobArguments& arguments, const Prepared& prepared);
+/// Error (exhausted): a machine has less memory than its places need, guards included. Names it, what is needed, and
+/// what helps.
+Status check_memory_of_machines(const JobArguments& arguments, const Prepared& prepared, const runtime::Plan& plan);
 
 /// Compiles the model. `text`: the plain file that the plan's loaders read. With program "sample" if `prompt_tokens` >
-/// 0. Where schedule.ahead is auto, stages run as far ahead as pays, among the plans whose places together need no more
-/// than `bytes_max` (none: as much as they like): see choose_ahead.
+/// 0. Where schedule.ahead is auto, stages run as far ahead as pays, among the plans whose places need no more than
+/// `bound` (none: as much as they like): see choose_ahead.
 Expected<runtime::AheadChoice> make_plan(const runtime::App& app, const Prepared& prepared, const std::string& text,
                                          std::int64_t prompt_tokens,
-                                         std::optional<std::int64_t> bytes_max = std::nullopt);
+                                         const std::optional<runtime::MemoryBound>& bound = std::nullopt);
 /// What was tried for schedule.ahead = auto, for people, behind an empty line, or why nothing was; empty: it is not
 /// auto. `bound`: see runtime::ahead_text.
 std::string tried_text(const runtime::AheadChoice& choice, const std::string& bound);
 /// A line of text: whose costs predict, and what slows links and kernels down.
 std::string costs_text(const JobArguments& a, const std::string& costs_from);
-/// The bound of places that may use `bytes` together, which this machine has available; none: no bound.
-std::string memory_bound(std::optional<std::int64_t> bytes);
+/// For people: what places may use, of this machine or of those of `prepared`; none: no bound.
+std::string bound_text(const Prepared& prepared, const std::optional<runtime::MemoryBound>& bound);
 /// Compiles program "sample" alone.
 Expected<runtime::Plan> make_sample_plan(const runtime::App& app, const Prepared& prepared, std::int64_t prompt_tokens);
 /// Compiles program "evaluate" alone: see build_evaluator.

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "apps/job/kept_decisions.h"
 #include "apps/job/output_folder.h"
 #include "apps/job/run_record.h"
 #include "apps/report/trace_json.h"
@@ -53,9 +54,9 @@ std::string void_step_text(const StepResult& r) {
 }
 
 Results::Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps)
-    : a_(arguments), config_(prepared.config), mesh_(prepared.mesh), costs_from_(prepared.costs_from),
-      layout_costs_from_(prepared.layout_costs_from), tokens_per_step_(tokens_per_step(config_)),
-      progress_(clock_, progress_options(arguments.quiet, steps)) {
+    : a_(arguments), prepared_(prepared), config_(prepared.config), mesh_(prepared.mesh),
+      costs_from_(prepared.costs_from), layout_costs_from_(prepared.layout_costs_from),
+      tokens_per_step_(tokens_per_step(config_)), progress_(clock_, progress_options(arguments.quiet, steps)) {
   set_log_sink([this](std::string_view line) { progress_.log(line); });
 }
 
@@ -369,6 +370,8 @@ std::string Results::run_json(const JobResult& result, const std::string& status
   if (incidents_ > 0) run["incidents"] = {{"count", incidents_}, {"repeated_steps", repeated_steps_}};
   run["status"] = status;
   if (!a_.run_number.empty()) run["run"] = a_.run_number;
+  if (plan_ && !prepared_.machines.empty() && config_.run.recovery != "off")
+    write_decisions(run, decisions_of(a_, prepared_, *plan_));
   if (job_ != 0) run["job"] = checkpoint::hexadecimal(job_);
   write_data(run, absolute(a_.data));
   if (saved_ + skipped_ + failed_ > 0) {

@@ -94,6 +94,7 @@ class Results {
   void write_metrics(const Metrics& metrics);
 
   const JobArguments& a_;
+  const Prepared& prepared_;
   const LmConfig& config_;
   const MeshSpec& mesh_;
   std::string mesh_at_end_;  ///< where the run has changed it

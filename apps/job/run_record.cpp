@@ -59,6 +59,7 @@ RunRecord read_run_record(const std::string& dir) {
   const auto run = nlohmann::json::parse(in, nullptr, false);
   if (!run.is_object()) return record;
   record.data = data_of(run);
+  record.decided = read_decisions(run);
   if (run.contains("run") && run["run"].is_string()) record.run = run["run"];
   if (!run.contains("job") || !run["job"].is_string()) return record;
   const auto text = run["job"].get<std::string>();

@@ -6,12 +6,15 @@
 #include <optional>
 #include <string>
 
+#include "apps/job/kept_decisions.h"
+
 namespace troupe::lm {
 
 struct RunRecord {
   std::string run;        ///< JobArguments::run_number; empty: the run had no store
   std::uint64_t job = 0;  ///< the run's number; 0: it neither saved checkpoints nor went on from any
   std::string data;       ///< the path of the text: absolute, unless an older version has written the record
+  std::optional<KeptDecisions> decided;  ///< none: its agents keep nothing in memory
 };
 
 /// Gives run.json the path of the text: as `data` and, where it is not UTF-8, which text in JSON is, its bytes in

@@ -40,15 +40,20 @@ std::vector<std::string> split_words(const std::string& text) {
 }  // namespace
 
 Training::Training(const App& app, const JobArguments& a, Prepared prepared, std::optional<Resume> resume,
-                   std::optional<ResumePoint> point)
-    : app_(app), a_(a), p_(std::move(prepared)), steps_(a.steps >= 0 ? a.steps : p_.config.schedule.steps),
-      resume_(std::move(resume)), folder_(storage_, a.out, resume_ ? &*resume_ : nullptr), point_(std::move(point)),
-      results_(a, p_, steps_), sampler_(a.sample_text.empty() ? p_.config.sample.prompt : a.sample_text) {}
+                   std::optional<ResumePoint> point, std::optional<KeptDecisions> decided)
+    : app_(app), a_(a), p_(std::move(prepared)), decided_(std::move(decided)),
+      steps_(a.steps >= 0 ? a.steps : p_.config.schedule.steps), resume_(std::move(resume)),
+      folder_(storage_, a.out, resume_ ? &*resume_ : nullptr), point_(std::move(point)), results_(a, p_, steps_),
+      sampler_(a.sample_text.empty() ? p_.config.sample.prompt : a.sample_text) {}
 
 int Training::run() {
   int code = exit_ok;
-  if (const Status s = open(code); !s.ok()) return say(s, code);
+  if (const Status s = open(code); !s.ok()) {
+    if (gathered_) turn_away(gathered_->joined, s);
+    return say(s, code);
+  }
   for (const auto& warning : p_.warnings) log_warn(warning);
+  if (!guards_.warning.empty()) log_warn(guards_.warning);
   for (const auto& warning : useless_arguments(a_, p_.config, first_step_, steps_)) log_warn(warning);
   if (const auto warning = mesh_warning(p_.mesh, p_.config); !warning.empty()) log_warn(warning);
   if (const auto warning = tokens_warning(p_.config); !warning.empty()) log_warn(warning);
@@ -146,7 +151,7 @@ Status Training::open(int& code) {
   end_signals_.emplace();
   if (a_.machines.count > 0) {
     TROUPE_TRY(gather(code));
-    TROUPE_TRY(plan(code));
+    if (!decided_) TROUPE_TRY(plan(code));
     code = exit_superseded;
     if (lead_) TROUPE_TRY(lead_->look_now());  // planning may have taken long: the files may be another process's
   }
@@ -160,31 +165,68 @@ Status Training::open(int& code) {
 Status Training::plan(int& code) {
   code = exit_plan;
   const auto prompt_tokens = a_.sample ? sampler_.prompt_tokens() : 0;
-  const std::int64_t bytes = memory_for_plans(p_);
-  TROUPE_ASSIGN(const auto orders, choose_order(app_, p_, text_, prompt_tokens, bytes));
-  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text_, prompt_tokens, bytes));
-  ahead_ = placing_text(p_, orders) + tried_text(made, memory_bound(made.bytes_max));
-  plan_ = std::move(made.plan);
   choices_.clear();
+  if (decided_) {
+    Prepared as_decided = p_;
+    Status s = decide_as(as_decided, a_, *decided_);
+    auto made = s.ok() ? make_plan(app_, as_decided, text_, prompt_tokens) : Expected<AheadChoice>(s);
+    if (s = made.status(); s.ok()) {
+      p_ = std::move(as_decided);
+      choices_.push_back("the plan is the one with which the run began");
+      return take_plan(std::move(made->plan), placing_text(p_, {}) + decided_text(*decided_));
+    }
+    log_warn("the run cannot have the plan with which it began, and makes another one: " + s.message());
+    decided_.reset();
+  }
+  const auto bound = memory_for_plans(a_, p_);
+  TROUPE_ASSIGN(const auto orders, choose_order(app_, p_, text_, prompt_tokens, bound));
+  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text_, prompt_tokens, bound));
   if (!made.tried.empty()) {
-    std::string chosen = fmt::format("schedule.ahead is auto: {} is chosen", plan_.pipeline.ahead);
-    if (plan_.pipeline.weights_apart) chosen += ", weight gradients apart";
+    std::string chosen = fmt::format("schedule.ahead is auto: {} is chosen", made.plan.pipeline.ahead);
+    if (made.plan.pipeline.weights_apart) chosen += ", weight gradients apart";
     if (made.tried[0].verdict == AheadVerdict::does_not_fit)
-      chosen += ", though it needs more than " + human_bytes(bytes);
+      chosen += ", though it does not fit: " + bound_text(p_, bound);
     choices_.push_back(std::move(chosen));
   }
+  const std::string text = placing_text(p_, orders) + tried_text(made, bound_text(p_, made.bound));
+  return take_plan(std::move(made.plan), text);
+}
+
+Status Training::take_plan(Plan plan, std::string text) {
+  plan_ = std::move(plan);
+  ahead_ = std::move(text);
   TROUPE_TRY(app_.check(plan_, options()));
   TROUPE_ASSIGN(predicted_, predict(plan_));
   guards_ = choose_guards(a_, plan_, predicted_.game.step_s);
+  TROUPE_TRY(check_memory_of_machines(a_, p_, plan_));
   ahead_ += guards_.text;
   if (!guards_.summary.empty()) choices_.push_back(guards_.summary);
   return {};
 }
 
+Status Training::plan_anew(int& code) {
+  code = exit_usage;
+  if (const Status s = put_on_machines(p_, a_, machines_joined()); !s.ok()) return takes_fewer() ? Status{} : s;
+  decided_.reset();
+  p_.ahead.reset();
+  TROUPE_TRY(plan(code));
+  for (const auto& choice : choices_) log_info(choice);
+  return {};
+}
+
+std::vector<Machine> Training::machines_joined() const {
+  std::vector<Machine> machines;
+  for (const auto& one : gathered_->joined) {
+    const auto of_host = [&](const auto& other) { return other.joins.host == one.joins.host; };
+    const auto share = std::count_if(gathered_->joined.begin(), gathered_->joined.end(), of_host);
+    machines.push_back({one.joins.machine, one.joins.places, one.joins.memory_bytes / share});
+  }
+  return machines;
+}
+
 Status Training::gather(int& code) {
   JobMachines wanted = options().machines;
-  const bool takes_fewer = a_.resumes_memory() && a_.replace == "never";
-  if (takes_fewer) wanted.count_to_go_on = wanted.count_min;
+  if (takes_fewer()) wanted.count_to_go_on = wanted.count_min;
   auto gathered = open_and_gather(wanted, end_signals_->fd(), a_.resumes_memory());
   const Code failed = gathered.status().code();
   code = failed == Code::invalid || failed == Code::denied ? exit_usage
@@ -195,15 +237,10 @@ Status Training::gather(int& code) {
     code = exit_interrupted;
     return end_signals_->interrupted();
   }
-  std::vector<Machine> machines;
-  for (const auto& one : gathered_->joined) machines.push_back({one.joins.machine, one.joins.places});
   code = exit_usage;
-  const Prepared before = p_;
-  const Status s = put_on_machines(p_, a_, std::move(machines));
-  // Some are lost, with their places: it is the plan that the run had that says what is left.
-  if (s.ok() || !takes_fewer) return s;
-  p_ = before;
-  return {};
+  const Status s = decided_ ? check_room(p_, machines_joined()) : put_on_machines(p_, a_, machines_joined());
+  // Where some are lost, with their places, it is the plan that the run had that says what is left.
+  return takes_fewer() ? Status{} : s;
 }
 
 /// Agents can join: the run listens there once it has a plan.
@@ -266,6 +303,10 @@ Status Training::begin_from_memory(int& code) {
   const std::int64_t told = before.train.empty() ? 0 : static_cast<std::int64_t>(before.train.back().step) + 1;
   auto kept = newest_kept(gathered_->joined, plan_, kept_as(), told);
   const std::int64_t saved = point_ ? point_->manifest.stamp.step : -1;
+  if (decided_ && (!kept || kept->version < saved)) {
+    TROUPE_TRY(plan_anew(code));
+    if (!kept) kept = newest_kept(gathered_->joined, plan_, kept_as(), told);
+  }
   if (kept && kept->version >= saved) {
     first_step_ = kept->version;
     if (first_step_ > steps_) {
@@ -314,6 +355,7 @@ Expected<Plan> Training::replan(const StageWidths& dp) const {
   Prepared p = p_;
   p.mesh.dp = dp;
   p.mesh.pp = std::ssize(dp);
+  p.ahead.reset();
   const MeshConfig before = std::exchange(p.config.mesh, mesh_config(p.mesh));
   p.config.mesh.zero = before.zero;
   p.config.mesh.shared_vocabulary = before.shared_vocabulary;

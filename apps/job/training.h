@@ -8,6 +8,7 @@
 
 #include "apps/job/guards.h"
 #include "apps/job/interruption.h"
+#include "apps/job/kept_decisions.h"
 #include "apps/job/output_folder.h"
 #include "apps/job/planning.h"
 #include "apps/job/results.h"
@@ -23,8 +24,9 @@ namespace troupe::lm {
 class Training {
  public:
   /// `resume`: the checkpoints to begin from, of which `point` is the first; none: begins with initial values.
+  /// `decided`: of the run of which the memory is to be used; none: it decides itself.
   Training(const runtime::App& app, const JobArguments& arguments, Prepared prepared, std::optional<Resume> resume,
-           std::optional<ResumePoint> point);
+           std::optional<ResumePoint> point, std::optional<KeptDecisions> decided = {});
   /// Trains and writes the results; prints an error to stderr. Returns the exit code.
   int run();
 
@@ -44,8 +46,16 @@ class Training {
   /// Makes the run go on with the newest step that agents have kept in memory; where they have none, or a newer
   /// checkpoint is there, as begin_at_point. REQUIRES: gather().
   Status begin_from_memory(int& code);
-  /// Makes plan_ and what is known of it, for the machines in p_.
+  /// Makes plan_ and what is known of it: the plan that was decided upon before, or where that does not fit or there is
+  /// none, one for the machines in p_.
   Status plan(int& code);
+  /// The plan of p_, as it was decided upon; `text`: of that, for people.
+  Status take_plan(runtime::Plan plan, std::string text);
+  /// There is no memory that another plan would lose: makes one for the machines that have joined, if they take it.
+  Status plan_anew(int& code);
+  /// The run goes on with fewer machines than it had, and with the plan for these.
+  bool takes_fewer() const { return a_.resumes_memory() && a_.replace == "never"; }
+  std::vector<Machine> machines_joined() const;
   /// What tells this run from others, with the fingerprint of its text: a configuration.
   std::string identity() const;
   /// The same for agents that keep what the run has in memory: with its output folder.
@@ -61,6 +71,7 @@ class Training {
   const runtime::App& app_;
   const JobArguments& a_;
   Prepared p_;
+  std::optional<KeptDecisions> decided_;  ///< of the run before: p_ and plan_ are as they say
   const std::int64_t steps_;
   FileStorage storage_{locks_of(a_)};
   std::optional<Resume> resume_;

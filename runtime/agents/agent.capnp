@@ -33,7 +33,7 @@ struct ToAgent {
 struct FromAgent {
   union {
     joins :group { machine @0 :Text; places @1 :Int32; program @2 :Text; netDevice @23 :Text; host @24 :Text; job @25 :UInt64; kept @26 :List(KeptPlace); plan @28 :Text;
-                   states @29 :List(KeptState); generation @30 :UInt32; numbers @31 :Text; }
+                   states @29 :List(KeptState); generation @30 :UInt32; numbers @31 :Text; memoryBytes @32 :Int64; }
     started :group { place @3 :Int32; pid @4 :Int64; memory @5 :Text; }
     renewed :group { place @6 :Int32; memory @7 :Text; }
     from :group { place @8 :Int32; of @9 :Generation; message @10 :Data; }

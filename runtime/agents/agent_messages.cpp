@@ -161,6 +161,7 @@ std::vector<std::byte> encode(const FromAgent& in) {
                    x.setProgram(m.program);
                    x.setNetDevice(m.net_device);
                    x.setHost(m.host);
+                   x.setMemoryBytes(m.memory_bytes);
                    x.setJob(m.kept.of.job);
                    auto kept = x.initKept(static_cast<unsigned>(m.kept.places.size()));
                    for (unsigned i = 0; i < m.kept.places.size(); ++i) {
@@ -276,9 +277,10 @@ Expected<FromAgent> decode_from_agent(std::span<const std::byte> in) {
           case wire::FromAgent::JOINS: {
             const auto x = r.getJoins();
             if (x.getPlaces() < 1) refuse("an agent without a place");
-            Joins out{x.getMachine().cStr(),   x.getPlaces(),      x.getProgram().cStr(),
-                      x.getNetDevice().cStr(), x.getHost().cStr(), {},
-                      x.getNumbers().cStr()};
+            if (x.getMemoryBytes() < 0) refuse("a machine with less than no memory");
+            Joins out{x.getMachine().cStr(),   x.getPlaces(),        x.getProgram().cStr(),
+                      x.getNetDevice().cStr(), x.getHost().cStr(),   {},
+                      x.getMemoryBytes(),      x.getNumbers().cStr()};
             for (const std::string* text : {&out.machine, &out.net_device, &out.host, &out.numbers}) {
               constexpr std::size_t name_bytes_max = 255;
               if (text->size() > name_bytes_max) refuse("a name of more than 255 bytes");

@@ -108,7 +108,8 @@ struct Kept {
 };
 /// The first message of an agent that joins. `places`: how many it takes. `program`: what tells its executable from
 /// another one. `net_device`: UCX network device of its places; empty: UCX's choice, or the job's. `host`: what tells
-/// its /dev/shm from another one: agents of one host share it.
+/// its /dev/shm from another one: agents of one host share it. `memory_bytes`: that its places may use together; 0: not
+/// known.
 struct Joins {
   std::string machine;
   std::int32_t places = 0;
@@ -116,6 +117,7 @@ struct Joins {
   std::string net_device;
   std::string host;
   Kept kept;
+  std::int64_t memory_bytes = 0;
   std::string numbers = {};  ///< kernels::numbers_digest() there; empty: not known
 };
 /// A place has a process. `memory`: the name by which processes of the machine open the place's memory; empty: none.

@@ -16,6 +16,7 @@
 
 #include "devices/base/clock.h"
 #include "devices/base/log.h"
+#include "devices/host_memory.h"
 #include "kernels/processor.h"
 #include "runtime/agents/agent_ends.h"
 #include "runtime/agents/agent_life.h"
@@ -50,6 +51,7 @@ class AgentService {
               options.net_device,
               host_of_shared_memory(),
               {},
+              static_cast<std::int64_t>(available_host_bytes()),
               kernels::numbers_digest()},
              options.join,
              options.wait_ms,

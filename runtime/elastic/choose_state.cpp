@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "devices/base/check.h"
 #include "devices/base/log.h"
 #include "runtime/elastic/coordinator.h"
 #include "runtime/place/guard_layout.h"
@@ -24,31 +25,58 @@ std::set<std::int32_t> Coordinator::machines_of(std::span<const PlaceId> places)
   return machines;
 }
 
-bool Coordinator::have_state(std::span<const PlaceId> places) const {
-  const auto machines = machines_of(places);
+bool Coordinator::have_state(const std::set<std::int32_t>& machines) const {
   return is_whole(*home_.plan, [&](Rank rank) {
     return machines.count(sink_.machine_of(home_.places[static_cast<std::size_t>(rank)])) > 0;
   });
 }
 
-std::vector<PlaceId> Coordinator::seats(const Plan& next, std::span<const PlaceId> left) const {
+Coordinator::StateOn Coordinator::state_on(const std::set<std::int32_t>& machines) const {
+  if (newest_held(inventory(machines))) return StateOn::held;
+  const auto guarded = this->guarded();
+  return guarded && keepers(*guarded, machines) ? StateOn::guarded : StateOn::none;
+}
+
+std::vector<PlaceId> Coordinator::seats(const Plan& next, std::span<const PlaceId> left, const Keeps& keeps) const {
   std::vector<PlaceId> places = seat(next, *home_.plan, home_.places, left);
-  if (machines_of(left).size() == 1 || have_state(places)) return places;
-  for (const PlaceId place : left) {
-    if (machines_of(places).count(sink_.machine_of(place)) > 0) continue;
-    const auto shares = [&](PlaceId seated) {
-      return std::count_if(places.begin(), places.end(),
-                           [&](PlaceId other) { return sink_.machine_of(other) == sink_.machine_of(seated); }) > 1;
+  const auto machine_of = [this](PlaceId place) { return sink_.machine_of(place); };
+  std::set<std::int32_t> needed = machines_of(left);
+  const auto seated = machines_of(places);
+  if (seated.size() == needed.size() || keeps(seated) || !keeps(needed)) return places;
+  for (const bool with_rank : {false, true})  // those without a rank go first
+    for (const std::int32_t machine : machines_of(left))
+      if ((seated.count(machine) > 0) == with_rank && needed.erase(machine) > 0 && !keeps(needed))
+        needed.insert(machine);
+  if (needed.size() > places.size()) return places;
+  for (const std::int32_t machine : needed) {
+    if (machines_of(places).count(machine) > 0) continue;
+    const auto can_spare = [&](PlaceId place) {
+      const auto is_there = [&](PlaceId other) { return machine_of(other) == machine_of(place); };
+      return needed.count(machine_of(place)) == 0 || std::count_if(places.begin(), places.end(), is_there) > 1;
     };
-    const auto last = std::find_if(places.rbegin(), places.rend(), shares);
-    if (last != places.rend()) *last = place;
+    const auto last = std::find_if(places.rbegin(), places.rend(), can_spare);
+    ASSERT(last != places.rend(), needed.size(), places.size());
+    *last = *std::find_if(left.begin(), left.end(), [&](PlaceId place) { return machine_of(place) == machine; });
   }
   return places;
 }
 
-Inventory Coordinator::inventory() const {
+ChosenPlan Coordinator::with_state(ChosenPlan fastest, std::span<const PlaceId> left, const Keeps& keeps) const {
+  const auto machines = machines_of(left);
+  const auto is_kept_by = [&](const ChosenPlan& shape) { return keeps(machines_of(seats(*shape.plan, left, keeps))); };
+  if (machines.size() == 1 || fastest.slower.empty() || is_kept_by(fastest) || !keeps(machines)) return fastest;
+  const auto kept = std::find_if(fastest.slower.begin(), fastest.slower.end(), is_kept_by);
+  if (kept == fastest.slower.end()) return fastest;
+  ChosenPlan chosen = *kept;
+  chosen.others = std::move(fastest.others);
+  std::erase_if(chosen.others, [&](const std::string& other) { return other.starts_with(chosen.shape + ": "); });
+  chosen.others.push_back(fmt::format("{}: a step of {:.3g} ms, but a machine with state would have no place",
+                                      fastest.shape, fastest.step_s * 1e3));
+  return chosen;
+}
+
+Inventory Coordinator::inventory(const std::set<std::int32_t>& machines) const {
   Inventory inventory(*home_.plan);
-  const auto machines = machines_of(options_.places);
   for (Rank r = 0; r < home_.plan->workers(); ++r) {
     const PlaceId place = home_.places[static_cast<std::size_t>(r)];
     const auto it = home_.left.find(place);
@@ -155,7 +183,7 @@ Connect Coordinator::choose_state(std::int64_t now_ns) {
   Connect connect;
   std::int64_t version = options_.session.first_step;
   std::optional<SumState> sums = options_.session.sums;
-  const Inventory inventory = this->inventory();
+  const Inventory inventory = this->inventory(machines_of(options_.places));
   const auto held = newest_held(inventory);
   const auto guarded = this->guarded();
   std::optional<std::vector<Rank>> kept_by;

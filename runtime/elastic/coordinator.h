@@ -433,13 +433,21 @@ class Coordinator {
   void note_left(PlaceId place, const WholeVersions& versions, bool suspect);
   std::set<std::int32_t> machines_of(std::span<const PlaceId> places) const;
   /// Whether what lies on the machines of these places is all that the job's state is.
-  bool have_state(std::span<const PlaceId> places) const;
-  /// Which place of `left` runs which rank of a plan: as seat(), but where machines without a rank would take state
-  /// with them, ranks are given to them as far as others have several.
-  std::vector<PlaceId> seats(const Plan& next, std::span<const PlaceId> left) const;
-  /// What lies where the state of the job is, on machines that have places of the plan: what others have no place
-  /// sends.
-  Inventory inventory() const;
+  bool have_state(std::span<const PlaceId> places) const { return have_state(machines_of(places)); }
+  bool have_state(const std::set<std::int32_t>& machines) const;
+  /// The same, of what is whole there, in memory that is used: by which is known what the job can go on from.
+  enum class StateOn : std::uint8_t { none, guarded, held };
+  StateOn state_on(const std::set<std::int32_t>& machines) const;
+  /// Whether a job that goes on with places on these machines has all the state that it needs.
+  using Keeps = std::function<bool(const std::set<std::int32_t>& machines)>;
+  /// Which place of `left` runs which rank of a plan: as seat(), but where that loses state which the machines of
+  /// `left` have, each machine that is needed for it gets a rank, if there are as many.
+  std::vector<PlaceId> seats(const Plan& next, std::span<const PlaceId> left, const Keeps& keeps) const;
+  /// Of the shapes that were weighed the fastest with which no state is lost; where there is none, the fastest.
+  ChosenPlan with_state(ChosenPlan fastest, std::span<const PlaceId> left, const Keeps& keeps) const;
+  /// What lies where the state of the job is, on these machines: those that have places of the plan, as what others
+  /// have no place sends.
+  Inventory inventory(const std::set<std::int32_t>& machines) const;
   /// The newest version that the places hold together, none of whose predecessors is still read; nullopt: there is
   /// none.
   std::optional<std::int64_t> newest_held(const Inventory& inventory) const;

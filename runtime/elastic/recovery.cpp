@@ -80,7 +80,8 @@ Status Coordinator::change(ChosenPlan chosen, const std::string& why, std::int64
   if (std::ssize(available()) < chosen.plan->workers())
     return invalid(
         fmt::format("{} needs {} places, and there are {}", chosen.shape, chosen.plan->workers(), available().size()));
-  if (!have_state(seats(*chosen.plan, available())))
+  const Keeps keeps = [this](const std::set<std::int32_t>& machines) { return have_state(machines); };
+  if (!have_state(seats(*chosen.plan, available(), keeps)))
     return invalid(chosen.shape +
                    " would leave machines that alone have a part of the state: ask for a mesh that has a "
                    "worker on each machine");
@@ -304,15 +305,18 @@ Status Coordinator::replan(std::int64_t now_ns) {
   bool fewer = false;
   for (Rank r = 0; r < plan_->workers(); ++r) fewer |= is_gone(r);
   if (!chosen && !fewer) return {};
+  const StateOn there = state_on(machines_of(left));
+  const Keeps keeps = [&](const std::set<std::int32_t>& machines) { return state_on(machines) == there; };
   if (!chosen && plan_->workers() <= std::ssize(left)) chosen = same_shape(*plan_);  // a spare takes the place
   if (!chosen) {
     TROUPE_ASSIGN(chosen, options_.replan(*home_.plan, std::ssize(left)));
+    chosen = with_state(*std::move(chosen), left, keeps);
   }
   // Where the state lies is told by its plan: the same plan once more, for memory that is new, is another one.
   if (chosen->plan.get() == home_.plan) chosen->plan = std::make_shared<const Plan>(*chosen->plan);
   plans_.push_back(chosen->plan);
   plan_ = chosen->plan.get();
-  const auto before = std::exchange(options_.places, seats(*plan_, left));
+  const auto before = std::exchange(options_.places, seats(*plan_, left, keeps));
   incident_->shape = shape_ = chosen->shape;
   incident_->others = chosen->others;
   told_plan_.insert(options_.places.begin(), options_.places.end());

@@ -44,6 +44,11 @@ void refuse(AgentPort::Joined& joined, const Status& why) {
   (void)joined.connection->post(encode(ToAgent(Refused{why.message(), false}))).ok();
 }
 
+void turn_away(std::span<const AgentPort::Joined> joined, const Status& why) {
+  for (const AgentPort::Joined& one : joined)
+    (void)one.connection->post(encode(ToAgent(Refused{"the job does not begin: " + why.message(), true}))).ok();
+}
+
 Status name_is_taken(const std::string& machine) {
   return Status(Code::unavailable, "there is a machine " + machine + " already (--name)");
 }
@@ -105,8 +110,10 @@ Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const 
                                                          const Clock& clock, bool all) {
   Gathering gathering(machines, program, all, clock.now_ns());
   for (;;) {
-    TROUPE_ASSIGN(const bool done, gathering.done(clock.now_ns()));
-    if (done) return gathering.take_joined();
+    const auto done = gathering.done(clock.now_ns());
+    if (!done.ok()) turn_away(gathering.joined(), done.status());
+    TROUPE_TRY(done.status());
+    if (*done) return gathering.take_joined();
     PollSet set;
     port.watch(set);
     bool interrupted = false;
@@ -122,7 +129,9 @@ Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const 
     port.turn(clock.now_ns());
     for (AgentPort::Joined& one : port.take_joined()) gathering.take(std::move(one), clock.now_ns());
     if (interrupted) return std::vector<AgentPort::Joined>();
-    if (machines.give_up) TROUPE_TRY(machines.give_up());
+    const Status gave_up = machines.give_up ? machines.give_up() : Status{};
+    if (!gave_up.ok()) turn_away(gathering.joined(), gave_up);
+    TROUPE_TRY(gave_up);
   }
 }
 

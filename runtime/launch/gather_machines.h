@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,7 +60,7 @@ Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& m
 /// The agents of `machines.count` machines, by name: the same machines always have the same ranks. Agents of another
 /// executable than `program` (program_fingerprint) are refused; of a machine that is there already, or not needed, for
 /// now. None: `interrupt_fd` has become readable before. Error (unavailable): fewer have joined within
-/// `machines.wait_s`.
+/// `machines.wait_s`; those that have are told so (turn_away).
 Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const JobMachines& machines,
                                                          const std::string& program, int interrupt_fd,
                                                          const Clock& clock, bool all = false);
@@ -72,6 +73,8 @@ Status check_program(const Joins& joins, const std::string& program);
 
 /// Tells an agent, and the log, why it may not join.
 void refuse(AgentPort::Joined& joined, const Status& why);
+/// Tells agents that have joined why the job does not begin: they ask again, for a job that may follow it.
+void turn_away(std::span<const AgentPort::Joined> joined, const Status& why);
 /// Tells an agent why it may not join now, and the log, unless it is in `told`; the agent asks again.
 void refuse_for_now(AgentPort::Joined& joined, const Status& why, std::set<std::string>& told);
 /// Why an agent may not join now whose machine's name is taken.

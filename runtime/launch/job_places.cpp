@@ -114,15 +114,22 @@ void JobPlaces::order_each(std::span<const PlaceId> places, Make make) {
 
 void JobPlaces::begin(std::vector<Hello> hellos) {
   hellos_ = std::move(hellos);
-  if (!places_.empty()) return;  // of a job before: their machines are known
   const auto wanted = std::ssize(hellos_);
+  std::vector<std::int32_t> seated(hellos_.size(), -1);  // by rank, of a job before: their machines are known
+  if (options_.kept)
+    for (const auto& [place, rank] : options_.kept->ranks)
+      seated[static_cast<std::size_t>(rank)] = static_cast<std::int32_t>(at(place).machine);
   std::vector<std::int64_t> places;
   std::int64_t room = 0;
   for (const Machine& m : machines_) {
     places.push_back(has_room(m, OnMachines::any) ? std::min<std::int64_t>(m.places - m.started, wanted) : 0);
     room += places.back();
   }
-  if (room >= wanted) seats_ = fill_machines(places, wanted, options_.places_together);
+  if (room < std::count(seated.begin(), seated.end(), -1)) return;  // it takes another shape
+  const auto machine_of = fill_machines(places, wanted, options_.places_together, seated);
+  std::size_t next = places_.size();  // places_of
+  for (std::size_t rank = 0; rank < seated.size(); ++rank)
+    if (seated[rank] < 0) seats_[next++] = machine_of[rank];
 }
 
 PlaceId JobPlaces::start(OnMachines which) {
@@ -138,8 +145,8 @@ PlaceId JobPlaces::start(OnMachines which) {
   const PlaceId id{static_cast<std::int32_t>(number)};
   const auto& prefixes = options_.prefixes;
   auto machine = std::find_if(machines_.begin(), machines_.end(), [&](const Machine& m) { return has_room(m, which); });
-  if (which == OnMachines::any && number < seats_.size())
-    if (const auto seat = machines_.begin() + seats_[number]; has_room(*seat, which)) machine = seat;
+  if (const auto found = seats_.find(number); which == OnMachines::any && found != seats_.end())
+    if (const auto seat = machines_.begin() + found->second; has_room(*seat, which)) machine = seat;
   REQUIRE(machine != machines_.end(), number);
   ++machine->started;
   if (!machine->net_device.empty()) place.hello.net_device = machine->net_device;

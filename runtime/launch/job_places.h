@@ -161,7 +161,7 @@ class JobPlaces final : public CoordinatorSink {
   const JobOptions& options_;
   const std::function<void(PlaceId, const std::string&)> log_;
   std::vector<Hello> hellos_;
-  std::vector<std::int32_t> seats_;  // machines of the first places, by number; fewer where others are there before
+  std::map<std::size_t, std::int32_t> seats_;  // by number: the machines of the first places
   std::vector<Place> places_;
   std::deque<Told> told_;
   std::vector<Machine> machines_;

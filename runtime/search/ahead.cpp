@@ -21,7 +21,7 @@ bool waits_inside_stages(const Plan& plan) {
 }
 
 /// Plays `plan`; its verdict is that it does not fit, or else `surpassed`, until it is compared.
-Expected<AheadTried> try_plan(const Plan& plan, std::optional<std::int64_t> bytes_max) {
+Expected<AheadTried> try_plan(const Plan& plan, const std::optional<MemoryBound>& bound) {
   TROUPE_TRY(check_structure(plan));
   GameOptions training;
   training.every_program = false;
@@ -29,18 +29,18 @@ Expected<AheadTried> try_plan(const Plan& plan, std::optional<std::int64_t> byte
   AheadTried out{
       plan.pipeline.ahead, plan.pipeline.weights_apart, AheadVerdict::surpassed, game.step_s, game.compute_s, 0, {}};
   for (const MemoryUse& m : game.memory) out.place_bytes = std::max(out.place_bytes, m.total());
-  if (!bytes_max) return out;
-  TROUPE_ASSIGN(const std::int64_t bytes, needed_bytes(plan, *bytes_max));
-  if (bytes > *bytes_max) out.verdict = AheadVerdict::does_not_fit;
+  if (!bound) return out;
+  TROUPE_ASSIGN(const bool fit, fits(plan, *bound));
+  if (!fit) out.verdict = AheadVerdict::does_not_fit;
   return out;
 }
 
 /// The search of choose_ahead(): the plan taken last, and the plans tried so far.
 class AheadSearch {
  public:
-  AheadSearch(const Graph& graph, const CompileOptions& options, std::optional<std::int64_t> bytes_max,
+  AheadSearch(const Graph& graph, const CompileOptions& options, const std::optional<MemoryBound>& bound,
               AheadChoice& out)
-      : graph_(graph), options_(options), bytes_max_(bytes_max), out_(out) {
+      : graph_(graph), options_(options), bound_(bound), out_(out) {
     for (std::int32_t s = 0; s < out.plan.stages; ++s)
       most_microbatches_ = std::max(most_microbatches_, out.plan.owners_of(out.plan.step_program, s).rounds());
   }
@@ -109,7 +109,7 @@ class AheadSearch {
     next.pipeline = pipeline;
     auto plan = compile(graph_, next);
     Status s = plan.ok() ? verify(*plan) : plan.status();
-    auto tried = s.ok() ? try_plan(*plan, bytes_max_) : Expected<AheadTried>(s);
+    auto tried = s.ok() ? try_plan(*plan, bound_) : Expected<AheadTried>(s);
     if (!tried.ok()) {
       out_.tried.push_back(
           {pipeline.ahead, pipeline.weights_apart, AheadVerdict::refused, 0, 0, 0, tried.status().message()});
@@ -133,7 +133,7 @@ class AheadSearch {
 
   const Graph& graph_;
   const CompileOptions& options_;
-  const std::optional<std::int64_t> bytes_max_;
+  const std::optional<MemoryBound>& bound_;
   AheadChoice& out_;
   std::int32_t most_microbatches_ = 0;  // of a place
   std::size_t taken_ = 0;               // of out_.tried
@@ -141,14 +141,14 @@ class AheadSearch {
 
 }  // namespace
 
-Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, std::optional<std::int64_t> bytes_max) {
+Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, std::optional<MemoryBound> bound) {
   if (options.pipeline.ahead != 0 || options.pipeline.weights_apart)
     return invalid(
         fmt::format("choose_ahead: CompileOptions::pipeline has {} microbatches ahead, weight gradients {}: "
                     "leave both to the choice, or call compile",
                     options.pipeline.ahead, options.pipeline.weights_apart ? "apart" : "with backward"));
   AheadChoice out;
-  out.bytes_max = bytes_max;
+  out.bound = bound;
   TROUPE_ASSIGN(out.plan, compile(graph, options));
   if (!out.plan.trains) out.why_none = "the plan does not train";
   else if (options.pipeline.ordered())
@@ -156,10 +156,10 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
                    " has an order of passes, and more microbatches under way change nothing";
   else if (!waits_inside_stages(out.plan)) out.why_none = "no exchange begins and ends inside a stage";
   if (!out.why_none.empty()) return out;
-  TROUPE_ASSIGN(AheadTried first, try_plan(out.plan, bytes_max));
+  TROUPE_ASSIGN(AheadTried first, try_plan(out.plan, bound));
   out.tried.push_back(std::move(first));
   if (!out.tried[0].taken()) return out;
-  AheadSearch search(graph, options, bytes_max, out);
+  AheadSearch search(graph, options, bound, out);
   search.more();
   // Elsewhere no pass waits for parts of other places, and weight gradients stay with their backward pass.
   const bool divided = std::any_of(out.plan.meshes.begin(), out.plan.meshes.begin() + out.plan.stages, has_model_axis);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/compile/compile.h"
+#include "runtime/place/machine_memory.h"
 
 namespace troupe::runtime {
 
@@ -38,8 +39,8 @@ struct AheadChoice {
   Plan plan;
   /// In the order in which they were tried; empty: nothing to choose. A first one that does not fit is the plan.
   std::vector<AheadTried> tried;
-  std::string why_none;                   ///< why there was nothing to choose; empty where plans were tried
-  std::optional<std::int64_t> bytes_max;  ///< that all places together might need; none: no bound
+  std::string why_none;              ///< why there was nothing to choose; empty where plans were tried
+  std::optional<MemoryBound> bound;  ///< of what places might need; none: they had none
 };
 
 /// A further microbatch ahead, or weight gradients apart, must make the step shorter by this share: either costs
@@ -56,11 +57,11 @@ inline constexpr std::int32_t ahead_reach = 2;
 /// long as the step becomes longer by less than that for no more memory, else more again. At last tries all of a
 /// place's microbatches under way, where they could pay even if they hid everything, and then fewer as above: on links
 /// whose latencies are long beside a microbatch the step is shorter only then. Takes no plan whose places
-/// together need more than `bytes_max` (none: as much as they like), nor one that does not compile or play: it ends its
+/// need more than `bound` (none: as much as they like), nor one that does not compile or play: it ends its
 /// row of microbatches. Chooses the plan taken last, or the first where that does not fit. Error: the first does not
 /// compile or play, or options.pipeline has microbatches ahead or weight gradients apart. Compiles only the first where
 /// no stage has an exchange in the middle of its passes, and where the pipeline has an order.
 Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options,
-                                   std::optional<std::int64_t> bytes_max = std::nullopt);
+                                   std::optional<MemoryBound> bound = std::nullopt);
 
 }  // namespace troupe::runtime

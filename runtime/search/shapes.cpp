@@ -100,27 +100,26 @@ Expected<ChosenPlan> plan_of(const StageWidths& dp, const Replan& replan, std::o
 
 Expected<ChosenPlan> choose_shape(const Plan& before, std::int64_t places, const Replan& replan,
                                   std::optional<std::int64_t> bytes_max) {
-  std::optional<ChosenPlan> best;
+  std::vector<ChosenPlan> legal;
   std::vector<std::string> others;
   for (const StageWidths& dp : shapes_for(before, places)) {
     auto tried = plan_of(dp, replan, bytes_max);
-    const std::string text = shape_text(dp, model_of(before));
-    if (!tried.ok()) {
-      others.push_back(text + ": " + tried.status().message());
-    } else if (best && tried->step_s >= best->step_s) {
-      others.push_back(text + ": " + step_text(tried->step_s));
-    } else {
-      if (best) others.push_back(best->shape + ": " + step_text(best->step_s));
-      best = *std::move(tried);
-    }
+    if (tried.ok()) legal.push_back(*std::move(tried));
+    else others.push_back(shape_text(dp, model_of(before)) + ": " + tried.status().message());
   }
-  if (!best) {
+  if (legal.empty()) {
     std::string why = fmt::format("no shape of this job runs on {} places", places);
     for (const std::string& other : others) why += "\n  " + other;
     return Status(Code::unavailable, why);
   }
-  best->others = std::move(others);
-  return *std::move(best);
+  std::stable_sort(legal.begin(), legal.end(),
+                   [](const ChosenPlan& a, const ChosenPlan& b) { return a.step_s < b.step_s; });
+  ChosenPlan best = std::move(legal.front());
+  legal.erase(legal.begin());
+  for (const ChosenPlan& slower : legal) others.push_back(slower.shape + ": " + step_text(slower.step_s));
+  best.others = std::move(others);
+  best.slower = std::move(legal);
+  return best;
 }
 
 }  // namespace troupe::runtime

@@ -34,9 +34,10 @@ std::vector<StageWidths> shapes_for(const Plan& before, std::int64_t places);
 /// With what a job goes on.
 struct ChosenPlan {
   std::shared_ptr<const Plan> plan;
-  std::string shape;                ///< for people
-  double step_s = 0;                ///< predicted
-  std::vector<std::string> others;  ///< that were weighed, and why each lost
+  std::string shape;                 ///< for people
+  double step_s = 0;                 ///< predicted
+  std::vector<std::string> others;   ///< that were weighed, and why each lost
+  std::vector<ChosenPlan> slower{};  ///< of them the legal ones, by their steps, which have no others of their own
 };
 
 /// A plan once more, for other places.

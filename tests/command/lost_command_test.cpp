@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <random>
 
 #include "tests/command/on_machines.h"
@@ -172,4 +173,34 @@ TEST_CASE("a run is not gone on with from memory of another configuration") {
   CHECK(o.code == exit_checkpoint);
   CHECK(read(lost.job.out + "/metrics.jsonl") == before);
   check_one_line(run(train(lost.job.out, {"--resume", "memory"})), exit_usage, {"--resume memory", "--nodes"});
+}
+
+TEST_CASE(
+    "a run whose process is killed goes on from memory as it has decided: its costs have vanished, and a machine comes "
+    "first that would have all ranks") {
+  LostCommand lost;
+  if (!lost.machines.ok) return skip(Machines::why_not);
+  lost.job.places = 2;
+  const std::string costs = lost.job.dir / "costs.toml", plan = lost.job.out + "/plan.txt";
+  write_text(costs,
+             "version = 4\nmachine = \"m\"\nthreads = 1\nhandover_us = 40\n[intra_node]\nlatency_us = 30\ngb_per_s = "
+             "2\n[inter_node]\nlatency_us = 20000\ngb_per_s = 1\nrendezvous_us = 0\nmachines = []\n[[kernels]]\n"
+             "workers = 1\ngflops = 10\nmemory_gb_per_s = 10\nlaunch_us = 1\n[kernels.times]\n");
+  lost.words.insert(lost.words.begin(), {"--costs", costs});
+  lost.begin_agents();
+  Run first(lost.command("dp=2,pp=2", "150"));
+  REQUIRE(first.wait_for_lines(lost.job.out + "/metrics.jsonl", 20));
+  first.send_to_group(SIGKILL);
+  check_nothing_left(first.wait(5));
+  CHECK(read(plan).find("\norder       replica by replica") != std::string::npos);
+  std::filesystem::remove(costs);
+  lost.job.places = 4;
+  Run third(lost.job.agent(2, {"--name", "0"}));
+  const Outcome o = run(lost.command("dp=2,pp=2", "150", {"--resume", "memory"}), 120);
+  INFO(o.err);
+  CHECK(o.code == exit_ok);
+  CHECK(told_by(lost.job.out) == told_alone(lost.alone("150")));
+  CHECK(the_incident(lost.job.out)["from"] == "memory");
+  CHECK_MESSAGE(read(plan).find("\ndecided     as the run began") != std::string::npos, read(plan));
+  for (Run* agent : {lost.here.get(), lost.there.get(), &third}) CHECK(agent->wait().code == exit_ok);
 }

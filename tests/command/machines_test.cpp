@@ -253,6 +253,21 @@ TEST_CASE("a run that is killed leaves no worker on any machine; its agents wait
   }
 }
 
+TEST_CASE("a run that cannot begin on the machines that have joined tells them why, and they wait for the next one") {
+  const Machines machines(2);
+  if (!machines.ok) return skip(Machines::why_not);
+  const OnMachines job(machines);
+  Run here(job.agent(0)), there(job.agent(1));
+  check_one_line(run(job.command(2, {"--mesh", "dp=4", "--steps", "3"})), exit_usage,
+                 {"the mesh needs 4 places, and 2 machines have 2"});
+  check_success(run(job.command(2, {"--mesh", "dp=2", "--steps", "3"})));
+  for (Run* agent : {&here, &there}) {
+    const Outcome a = agent->wait();
+    CHECK(a.code == exit_ok);
+    CHECK_MESSAGE(a.err.find("the job does not begin: the mesh needs 4 places") != std::string::npos, a.err);
+  }
+}
+
 TEST_CASE("an agent, or a run on machines, that cannot be is refused in one line before anything starts") {
   TempDir dir;
   write_token(dir / "token", 't');

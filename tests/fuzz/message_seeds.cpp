@@ -85,7 +85,7 @@ std::vector<ToAgent> to_agent() {
 
 std::vector<FromAgent> from_agent() {
   const Status why(Code::io, "why");
-  return {Joins{"m", 2, "p"},
+  return {Joins{"m", 2, "p", "eth0", "host", {}, 1ll << 40},
           PlaceStarted{PlaceId{1}, 12, "name"},
           MemoryRenewed{PlaceId{1}, "other"},
           FromPlace{PlaceId{2}, {of, Bytes(9)}},

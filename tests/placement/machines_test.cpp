@@ -47,3 +47,12 @@ TEST_CASE("as many groups are inside a machine as machines have room for, and no
     if (together == 1) CHECK(std::is_sorted(machine_of.begin(), machine_of.end()));
   }
 }
+
+TEST_CASE("ranks without a place join those of their group where there is room for all of them") {
+  using Machines = std::vector<std::int32_t>;
+  // Rank 0 is on machine 1, whose other place is free: rank 1 takes it, though machine 0 comes first.
+  CHECK(fill_machines({2, 1}, 4, 2, {1, -1, -1, -1}) == Machines{1, 1, 0, 0});
+  CHECK(fill_machines({2, 0}, 4, 2, {1, -1, 1}) == Machines{1, 0, 1, 0});
+  CHECK(fill_machines({1, 1, 2}, 4, 4, {0, -1, -1}) == Machines{0, 0, 1, 2});  // no machine has room for three
+  CHECK(fill_machines({1}, 3, 1, {0, -1, 1}) == Machines{0, 0, 1});
+}

@@ -117,12 +117,14 @@ TEST_CASE("every report of an agent survives the wire") {
                        {{77, 5},
                         {{PlaceId{1}, std::vector<std::int64_t>{4, 5}, 2}, {PlaceId{3}, std::nullopt, 0}},
                         "digest",
-                        {{5, state}}}});
+                        {{5, state}}},
+                       1ll << 40});
   CHECK(joins.machine == "node1");
   CHECK(joins.places == 4);
   CHECK(joins.program == "0a1b");
   CHECK(joins.net_device == "eth0");
   CHECK(joins.host == "host");
+  CHECK(joins.memory_bytes == 1ll << 40);
   CHECK(joins.kept.of == JobGeneration{77, 5});
   CHECK(joins.kept.places.at(0).rank == 2);
   CHECK(joins.kept.plan == "digest");
@@ -184,6 +186,7 @@ TEST_CASE("what no message of an agent is, is an error") {
   CHECK_FALSE(decode_to_agent(encode(ToAgent(Welcome{7}))).ok());
   CHECK_FALSE(decode_to_agent(encode(ToAgent(Finish{-1, 0}))).ok());
   CHECK_FALSE(decode_from_agent(encode(FromAgent(Joins{"m", 0, ""}))).ok());
+  CHECK_FALSE(decode_from_agent(encode(FromAgent(Joins{"m", 1, "", "", "", {}, -1}))).ok());
   for (const std::string wrong : {"m\n", "m\t", "\x1b[2Jm", "\xc2\x9b"})
     for (const Joins& joins : {Joins{wrong, 1, ""}, Joins{"m", 1, "", wrong}, Joins{"m", 1, "", "", wrong}})
       CHECK_FALSE(decode_from_agent(encode(FromAgent(joins))).ok());

@@ -82,6 +82,58 @@ TEST_CASE("a change of the plan leaves no machine that alone has a part of the s
   }
 }
 
+TEST_CASE("of the shapes for fewer places the fastest is taken with which no machine that has state is left") {
+  const auto shape = [](const std::vector<std::int64_t>& stages, const std::string& name, double step_s) {
+    return ChosenPlan{std::make_shared<const Plan>(ThreePlaces::make_plan(stages, false, 0)), name, step_s, {}};
+  };
+  for (const bool keeps : {true, false}) {
+    CAPTURE(keeps);
+    const auto replans = [&](CoordinatorOptions& o) {
+      o.replan = [&](const Plan&, std::int64_t) -> Expected<ChosenPlan> {
+        ChosenPlan fastest = shape({1}, "dp=1", 1e-3);
+        fastest.others = {"pp=2: a step of 2 ms", "dp=3: too large"};
+        fastest.slower = {shape({1, 1}, "pp=2", 2e-3)};
+        return fastest;
+      };
+    };
+    ThreePlaces job(nullptr, 0, true, 3, CoordinatorOptions().detect_ns, replans, {2, 1});
+    job.machines = {{1, 1}, {2, 2}};
+    job.do_three_steps();
+    job.all_hold({3});
+    const Rank lost = keeps ? 0 : 2;  // a replica of stage 0, or all of stage 1
+    job.ends(lost, ProcessEnd::Kind::lost, "lost with its machine");
+    job.coordinator.turn(0);
+    job.leave({keeps ? 2 : 0, 1});
+    REQUIRE(job.shapes.size() == 1);
+    CHECK(job.coordinator.plan().workers() == (keeps ? 2 : 1));
+    for (const PlaceId place : job.shapes[0]) job.hear(static_cast<Rank>(place), WorkerAddress{"a"});
+    CHECK(job.last<Connect>().adopt == (keeps ? 3 : -1));
+    if (!keeps) continue;
+    for (const PlaceId place : job.shapes[0]) job.hear(static_cast<Rank>(place), Ready{});
+    for (const PlaceId place : job.shapes[0]) job.hear(static_cast<Rank>(place), Progress{1});
+    REQUIRE(job.incidents.size() == 1);
+    CHECK(job.incidents[0].shape == "pp=2");
+    CHECK(job.incidents[0].others ==
+          std::vector<std::string>{"dp=3: too large",
+                                   "dp=1: a step of 1 ms, but a machine with state would have no place"});
+  }
+}
+
+TEST_CASE("a shape with fewer ranks than machines is given to those that have all of the state together") {
+  for (const auto& stages : {std::vector<std::int64_t>{2, 1}, {1, 2}}) {  // of one stage two machines have the state
+    CAPTURE(stages[0]);
+    ThreePlaces job(nullptr, 0, true, 3, CoordinatorOptions().detect_ns, {}, stages);
+    job.machines = {{1, 1}, {2, 2}};
+    job.do_three_steps();
+    ChosenPlan two{std::make_shared<const Plan>(ThreePlaces::make_plan(2, false, 0)), "dp=2", 0, {}};
+    CHECK(job.coordinator.change(two, "asked", 0).ok());
+    ChosenPlan one{std::make_shared<const Plan>(ThreePlaces::make_plan(1, false, 0)), "dp=1", 0, {}};
+    CHECK_FALSE(ThreePlaces(nullptr, 0, true, 3, CoordinatorOptions().detect_ns, {}, stages)
+                    .coordinator.change(one, "asked", 0)
+                    .ok());
+  }
+}
+
 TEST_CASE("a machine is lost with its memory, and the job goes on from that of the machine that has all places then") {
   for (const bool redundant : {true, false}) {
     CAPTURE(redundant);

@@ -8,6 +8,7 @@
 
 #include "runtime/agents/token.h"
 #include "runtime/launch/hello.h"
+#include "runtime/launch/kept_run.h"
 #include "tests/runtime/kept_cases.h"
 
 using namespace mlp;
@@ -33,7 +34,8 @@ class NoMoreDescriptors {
 /// An agent of another machine that says what a test lets it say.
 struct OtherMachine {
   std::unique_ptr<Connection> here;
-  OtherMachine(JobPlaces& places, std::int32_t takes) {
+  OtherMachine(JobPlaces& places, std::int32_t takes, const std::string& name = "b",
+               const std::vector<PlaceId>& kept = {}) {
     int fds[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
     const TokenKey token = key_of("a token of thirty-two characters, or more");
@@ -45,7 +47,9 @@ struct OtherMachine {
       REQUIRE(job->serve(none).ok());
     }
     REQUIRE(here->open());
-    places.add_machine({std::move(job), "", {"b", takes, ""}});
+    AgentPort::Joined joined{std::move(job), "", {name, takes, ""}};
+    if (kept.empty()) places.add_machine(std::move(joined));
+    else places.add_machine_with(std::move(joined), kept);
   }
   /// The job reads it.
   void say(JobPlaces& places, Coordinator& c, const FromAgent& message) {
@@ -230,6 +234,23 @@ TEST_CASE("drills are told with the first plan, and not with another one") {
   CHECK(told[0].hellos.at(0).second.injections.size() == 1);
   CHECK(told[1].hellos.at(0).second.injections.empty());
   CHECK(told[1].renews_memory);
+}
+
+TEST_CASE("a job that goes on starts the ranks that no agent has kept where the others of their group are") {
+  auto kept = std::make_shared<KeptRun>();
+  kept->ranks = {{PlaceId{0}, 3}, {PlaceId{2}, 0}};
+  JobOptions options;
+  options.recovers = true;
+  options.places_together = 2;
+  options.kept = kept;
+  JobPlaces places(options, [](PlaceId, const std::string&) {});
+  OtherMachine a(places, 3, "a"), b(places, 2, "b", {PlaceId{0}}), c(places, 2, "c", {PlaceId{2}});
+  places.begin({Hello{}, Hello{}, Hello{}, Hello{}});
+  const PlaceId rank1 = places.start(), rank2 = places.start();
+  CHECK(places_of(*kept, 4) == std::vector<PlaceId>{PlaceId{2}, rank1, rank2, PlaceId{0}});
+  CHECK(places.machine(rank1) == "c");
+  CHECK(places.machine(rank2) == "b");
+  CHECK(places.machine(places.start()) == "a");  // a spare
 }
 
 TEST_CASE("a spare that dies, and a place that is lost for good, leave room, once") {

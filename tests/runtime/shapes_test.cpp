@@ -75,6 +75,12 @@ TEST_CASE("of all shapes the one whose step is predicted to be shortest is taken
     if (each.ok()) best = std::min(best, each->step_s);
   }
   CHECK(chosen->step_s == best);
+  CHECK(chosen->slower.size() == chosen->others.size());
+  double before = best;
+  for (const ChosenPlan& slower : chosen->slower) {
+    CHECK(slower.step_s >= std::exchange(before, slower.step_s));
+    CHECK(slower.plan != nullptr);
+  }
   CHECK(best > 0);
   CHECK(chosen->plan->workers() <= 3);
 }

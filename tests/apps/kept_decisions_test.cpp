@@ -1,0 +1,185 @@
+// What a run decides once, and goes on with where its agents have its memory.
+#include "apps/job/kept_decisions.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "apps/job/guards.h"
+#include "apps/job/placing.h"
+#include "apps/lm/model.h"
+#include "apps/report/files.h"
+#include "runtime/launch/kept_run.h"
+#include "tests/apps/temp_dir.h"
+
+using namespace troupe;
+using namespace troupe::lm;
+
+namespace {
+
+/// A link between machines over which a pipeline is slow, so that ranks fill machines replica by replica.
+constexpr const char* slow_between =
+    "version = 4\nmachine = \"m\"\nthreads = 1\nhandover_us = 40\n[intra_node]\nlatency_us = 30\ngb_per_s = 2\n"
+    "[inter_node]\nlatency_us = 20000\ngb_per_s = 1\nrendezvous_us = 0\nmachines = []\n"
+    "[[kernels]]\nworkers = 1\ngflops = 10\nmemory_gb_per_s = 10\nlaunch_us = 1\n[kernels.times]\n";
+
+struct Begun {
+  test::TempDir dir;
+  runtime::App app;
+  JobArguments a;
+
+  Begun() {
+    register_actors(app);
+    a.config_path = TROUPE_SOURCE_DIR "/apps/configs/lm-tiny.toml";
+    a.mesh = "dp=2,pp=2";
+    a.recovery = "slots";
+    a.out = dir.path();
+    a.machines.count = 2;
+    a.costs = dir / "costs.toml";
+    REQUIRE(report::write_file(a.costs, slow_between).ok());
+  }
+  Prepared prepared(const calibrate::CostsFile* costs = nullptr) const {
+    int code = 0;
+    auto p = prepare(a, code, nullptr, costs);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    return *std::move(p);
+  }
+  /// Decides on these machines.
+  Prepared on(const std::vector<Machine>& machines, const calibrate::CostsFile* costs = nullptr) const {
+    Prepared p = prepared(costs);
+    REQUIRE(put_on_machines(p, a, machines).ok());
+    const auto tried = choose_order(app, p, "corpus", 0);
+    REQUIRE_MESSAGE(tried.ok(), tried.status().message());
+    return p;
+  }
+  runtime::Plan plan_of(const Prepared& p) const {
+    auto made = make_plan(app, p, "corpus", 0);
+    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    return std::move(made->plan);
+  }
+  std::string digest_of(const Prepared& p) const { return runtime::digest_of_plan(plan_of(p), ""); }
+  void write(const KeptDecisions& d) const {
+    nlohmann::json run;
+    write_decisions(run, d);
+    REQUIRE(report::write_run_json(a.out + "/run.json", run.dump()).ok());
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a run goes on with the plan that it has decided upon, whatever has become of costs and machines since") {
+  Begun run;
+  const Prepared first = run.on({{"b", 2}, {"c", 2}});
+  REQUIRE(first.order == runtime::RankOrder::replica_by_replica);
+  const KeptDecisions decided = decisions_of(run.a, first, run.plan_of(first));
+  run.write(decided);
+  std::filesystem::remove(run.a.costs);
+  const auto before = decided_before(run.a);
+  REQUIRE(before);
+  CHECK(*before == decided);
+  // A machine that comes first now, and has room for all: a run that decided anew would fill it stage by stage.
+  const std::vector<Machine> others{{"a", 4}, {"b", 2}, {"c", 2}};
+  CHECK(run.digest_of(run.on(others, &before->costs)) != run.digest_of(first));
+  Prepared again = run.prepared(&before->costs);
+  REQUIRE(decide_as(again, run.a, *before).ok());
+  CHECK(again.costs == first.costs);
+  CHECK(again.layout_costs == first.layout_costs);
+  CHECK(run.digest_of(again) == run.digest_of(first));
+  again.ahead = ChosenAhead{1, false};
+  CHECK(run.plan_of(again).pipeline.ahead == 1);
+  run.a.mesh = "dp=4,pp=2";  // for which these machines are too few
+  Prepared larger = run.prepared(&before->costs);
+  CHECK_FALSE(decide_as(larger, run.a, *before).ok());
+}
+
+TEST_CASE("costs that the user names now count, and a run.json that is none of such a run decides nothing") {
+  Begun run;
+  CHECK_FALSE(decided_before(run.a));  // there is no run.json
+  const Prepared first = run.on({{"b", 2}, {"c", 2}});
+  const KeptDecisions decided = decisions_of(run.a, first, run.plan_of(first));
+  run.write(decided);
+  run.a.costs = "";
+  CHECK(decided_before(run.a));
+  run.a.costs = run.dir / "other.toml";
+  CHECK_FALSE(decided_before(run.a));
+  nlohmann::json whole;
+  write_decisions(whole, decided);
+  CHECK(read_decisions(whole) == decided);
+  const auto with = [&](const char* key, nlohmann::json value) {
+    nlohmann::json changed = whole;
+    changed["decided"][key] = std::move(value);
+    return read_decisions(changed);
+  };
+  CHECK(with("costs", ""));  // built-in
+  CHECK_FALSE(with("costs_text", "version = 99"));
+  CHECK_FALSE(with("order", "as it comes"));
+  CHECK_FALSE(with("ahead", -1));
+  CHECK_FALSE(with("ahead", "two"));
+  CHECK_FALSE(with("machines", nlohmann::json::array()));
+  CHECK_FALSE(with("machines", nlohmann::json::array({{{"name", "b"}, {"places", 0}}})));
+  CHECK_FALSE(read_decisions({{"decided", 7}}));
+  CHECK_FALSE(read_decisions(nlohmann::json::object()));
+}
+
+TEST_CASE("a machine that has too little memory for its workers and their guards is named before the run starts") {
+  Begun run;
+  run.a.mesh = "dp=2";
+  run.a.zero = 1;  // each machine alone has half of the moments
+  Prepared p = run.on({{"b", 1}, {"c", 1}});
+  const runtime::Plan plan = run.plan_of(p);
+  CHECK(check_memory_of_machines(run.a, p, plan).ok());  // what they have is not known
+  CHECK_FALSE(choose_guards(run.a, plan, 0.1).text.empty());
+  const auto needs = [&](bool guards) {
+    const auto of = runtime::needs_of_machines(plan, guards);
+    REQUIRE(of.ok());
+    REQUIRE(of->size() == 2);
+    return (*of)[1].bytes;
+  };
+  const std::int64_t without = needs(false), with = needs(true);
+  REQUIRE(with > without);
+  p.machines[0].bytes = 1ll << 50;
+  p.machines[1].bytes = with;
+  CHECK(check_memory_of_machines(run.a, p, plan).ok());
+  p.machines[1].bytes = with - 1;
+  const Status s = check_memory_of_machines(run.a, p, plan);
+  CHECK(s.code() == Code::exhausted);
+  for (const char* text : {"machine c has ", "for the 1 worker that it takes, guards included", "--guard-every off"})
+    CHECK_MESSAGE(s.message().find(text) != std::string::npos, s.message());
+  run.a.guard_every = "off";
+  CHECK(check_memory_of_machines(run.a, p, plan).ok());
+  p.machines[1].bytes = without - 1;
+  CHECK_FALSE(check_memory_of_machines(run.a, p, plan).ok());
+}
+
+TEST_CASE("a plan may use what each of its machines has, and not what the machine has that plans") {
+  Begun run;
+  Prepared p = run.prepared();
+  CHECK_FALSE(memory_for_plans(run.a, p));  // they have not joined
+  REQUIRE(put_on_machines(p, run.a, {{"b", 3, 5ll << 40}, {"c", 1, 4ll << 40}, {"d", 1}}).ok());
+  const auto bound = memory_for_plans(run.a, p);
+  REQUIRE(bound);
+  REQUIRE(bound->by_machine.size() == 3);
+  CHECK(bound->by_machine[0] == memory_for_plans(5ll << 40, 3));
+  CHECK(bound->by_machine[1] == memory_for_plans(4ll << 40, 1));
+  CHECK(bound->guards);
+  CHECK_MESSAGE(bound_text(p, bound).find("with their guards, 4.00 TiB at least (c)") != std::string::npos,
+                bound_text(p, bound));
+  run.a.machines.count = 0;
+  const auto here = memory_for_plans(run.a, run.prepared());
+  REQUIRE(here);
+  CHECK(here->by_machine.empty());
+}
+
+TEST_CASE("guards that are asked for, and that no machine needs, are told of") {
+  Begun run;
+  run.a.mesh = "dp=2";
+  run.a.guard_every = "7";
+  const runtime::Plan plan = run.plan_of(run.on({{"b", 1}, {"c", 1}}));
+  const GuardChoice guards = choose_guards(run.a, plan, 0.1);
+  CHECK(guards.within == 7);
+  CHECK(guards.text.empty());
+  CHECK(guards.warning.starts_with("--guard-every 7 has no effect on this mesh: no machine alone has"));
+  run.a.guard_every = "auto";
+  CHECK(choose_guards(run.a, plan, 0.1).warning.empty());
+}
