@@ -17,11 +17,11 @@ namespace troupe::runtime {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Steady = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Steady::now().time_since_epoch()).count();
 }
 
 constexpr milliseconds retry{500};      // of a store that does not answer
@@ -71,7 +71,7 @@ Status Leadership::take(const std::string& address, int interrupt_fd) {
   }
   address_ = address;
   claim_ = {{}, options_.leader, address, options_.record};
-  const auto until = Clock::now() + milliseconds(options_.patience_ms);
+  const auto until = Steady::now() + milliseconds(options_.patience_ms);
   for (bool told = false;;) {
     TROUPE_ASSIGN(const auto before, store_->read());
     const bool own = before && before->claim.leader == options_.leader;  // stored without an answer
@@ -79,7 +79,7 @@ Status Leadership::take(const std::string& address, int interrupt_fd) {
     const bool lives = before && !own && (tells ? before->leader_lives : !options_.goes_on);
     const bool of_another = options_.of_revision != 0 && !own && (!before || before->revision != options_.of_revision);
     if (of_another && !before) return Status(Code::superseded, fmt::format("run '{}' has ended", options_.run));
-    if (of_another || (lives && tells && Clock::now() >= until)) return led_by(before->claim.address);
+    if (of_another || (lives && tells && Steady::now() >= until)) return led_by(before->claim.address);
     if (lives && !tells)
       return Status(Code::superseded,
                     led_by(before->claim.address).message() +
@@ -94,7 +94,7 @@ Status Leadership::take(const std::string& address, int interrupt_fd) {
         revision_ = **taken;
         break;
       }
-      if (Clock::now() < until && (taken.ok() || taken.status().code() == Code::unavailable)) continue;
+      if (Steady::now() < until && (taken.ok() || taken.status().code() == Code::unavailable)) continue;
       if (taken.ok()) return led_by("");
       (void)store_->withdraw();  // it may have been stored
       return taken.status();
@@ -256,7 +256,7 @@ std::optional<Claim> Leadership::next_claim(const std::optional<JobGeneration>& 
 
 void Leadership::serve() {
   const milliseconds every(store_->keep_every_ms() > 0 ? store_->keep_every_ms() : look_ms);
-  auto keep_at = Clock::now() + every;
+  auto keep_at = Steady::now() + every;
   for (;;) {
     std::optional<JobGeneration> asked;
     {
@@ -275,7 +275,7 @@ void Leadership::serve() {
       }
       tell();
     }
-    if (Clock::now() < keep_at) continue;
+    if (Steady::now() < keep_at) continue;
     const bool keeps = !hangs();
     const auto kept = keeps ? store_->keep_lead() : Expected<bool>(true);
     note(kept.status());
@@ -284,7 +284,7 @@ void Leadership::serve() {
       note(again.status());
       if (again.ok() && !*again) return;
     }
-    keep_at = Clock::now() + every;
+    keep_at = Steady::now() + every;
   }
 }
 
