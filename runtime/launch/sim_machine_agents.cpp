@@ -19,6 +19,12 @@ void MachineWorld::begin_agent(std::size_t number) {
   Machine& m = machines_[number];
   ++m.number;
   m.leaders.clear();
+  m.stored.reset();
+  m.unread = {};
+  m.looked = m.job_over = false;
+  m.follows = FollowedLeader(Status(Code::unavailable, "the store has not answered yet"));
+  m.take_over = {};
+  m.started = no_process;
   const Agent::MakeProcesses make = [this, number](ProcessObserver& observer) {
     auto processes = std::make_unique<AgentsProcesses>(*this, number, observer);
     machines_[number].processes = processes.get();
@@ -29,7 +35,10 @@ void MachineWorld::begin_agent(std::size_t number) {
   m.life = std::make_unique<AgentLife>(AgentLifeOptions{who, "job", o_.job.machines.wait_s * 1000, 0, {}}, send,
                                        loop_.now_ns(), &make);
   const std::int64_t tick_ns = 200 * ms_ns;
-  later(boots_ns + random_ns(boots_ns), number, [this, number] { connect(number); });
+  later(boots_ns + random_ns(boots_ns), number, [this, number] {
+    if (store_) watch(number);  // which connects once it knows where
+    else connect(number);
+  });
   tick(number, std::min(tick_ns, o_.job.detect_budget_ms * ms_ns / 8));
 }
 
@@ -52,12 +61,20 @@ void MachineWorld::at_agent(std::size_t machine, int number, std::function<void(
   f();
   if (!m.life || m.number != number) return;
   m.life->turn(loop_.now_ns());
+  if (store_) follow(machine);
   if (m.wire && m.life->over()) part(machine);
 }
 
 void MachineWorld::connect(std::size_t machine) {
   Machine& m = machines_[machine];
   m.deadline_ns = m.life->connects(loop_.now_ns());
+  if (store_) {
+    m.follows.connects(address_for(m), loop_.now_ns());
+    if (!m.follows.at().ok()) {
+      m.life->cannot_connect(m.follows.at().status());
+      return part(machine);
+    }
+  }
   attempt(machine);
 }
 
@@ -67,17 +84,25 @@ void MachineWorld::attempt(std::size_t machine) {
     m.life->breaks(Status(Code::unavailable, "it has not answered"));
     return part(machine);
   }
-  if (m.cut_to || m.cut_from || (process_ && loop_.now_ns() < process_->stopped_until_ns))
+  const Status leaves = store_ ? m.follows.leaves(address_for(m)) : Status();
+  if (!leaves.ok()) {
+    m.life->breaks(leaves);
+    return part(machine);
+  }
+  const Process* p = store_ ? processes_[std::stoul(*m.follows.at())].get() : leader();
+  const bool is_lost = p && p->gone && p->machine != no_machine && !machines_[p->machine].life;  // with its machine
+  if (is_lost || (p ? is_cut(machine, *p, true) || is_cut(machine, *p, false) : m.cut_to || m.cut_from) ||
+      (p && !p->gone && !wakes(*p)))
     return later(std::min(asks_again_ns, m.deadline_ns - loop_.now_ns()), machine,
                  [this, machine] { attempt(machine); });
-  if (!process_ || process_->finishing) {
+  if (!p || !listens(*p)) {
     m.life->cannot_connect(Status(Code::unavailable, "job: Connection refused"));
     return part(machine);
   }
   m.wire = std::make_shared<SimWire>();
   m.wire->machine = machine;
   m.wire->life = m.number;
-  m.wire->process = process_->number;
+  m.wire->process = p->number;
   wires_.push_back(m.wire);
   later(3 * wire_ns + m.late_ns + random_ns(jitter_ns), machine, [this, machine, wire = m.wire] {
     if (machines_[machine].wire == wire) machines_[machine].life->opened(loop_.now_ns());
@@ -101,6 +126,8 @@ void MachineWorld::part(std::size_t machine) {
 void MachineWorld::end_agent(std::size_t machine, bool silently) {
   Machine& m = machines_[machine];
   if (!m.life) return;
+  if (m.started != no_process && !m.job_over)
+    if (Process& p = *processes_[m.started]; !p.gone) lose_process(p, silently);  // it ends with its agent
   m.processes->end_with_agent(silently);
   if (Wire wire = std::exchange(m.wire, nullptr); wire && std::exchange(wire->agent_open, false) && !silently)
     travel(wire, true, [this, wire] {
@@ -121,19 +148,20 @@ Status MachineWorld::say(std::size_t machine, FromAgent message) {
   digest_.add(bytes);
   travel(m.wire, true, [this, wire = m.wire, bytes = std::move(bytes)]() mutable {
     if (!wire->job_open) return;
-    if (o_.flaw == SimMachinesFlaw::unfenced) stamp(bytes);
+    if (o_.flaw == SimMachinesFlaw::unfenced) stamp(*wire, bytes);
     wire->in.push_back(std::move(bytes));
     reached(wire);
   });
   return {};
 }
 
-void MachineWorld::stamp(std::vector<std::byte>& bytes) {
+void MachineWorld::stamp(const SimWire& wire, std::vector<std::byte>& bytes) {
   auto message = decode_from_agent(bytes);
   ASSERT(message.ok(), message.status().message());
   auto* said = std::get_if<FromPlace>(&*message);
-  if (!said || !process_ || !process_->running) return;
-  said->frame.of = process_->running->coordinator().generation();
+  const Process& p = process_of(wire);
+  if (!said || p.gone || !p.running) return;
+  said->frame.of = p.running->coordinator().generation();
   bytes = encode(*message);
 }
 
@@ -167,12 +195,28 @@ void MachineWorld::note_leader(std::size_t machine, std::size_t process, const T
       },
       order);
   if (of == 0) return;
+  if (store_) {
+    if (const auto* to_places = std::get_if<ToPlaces>(&order)) note_entered(process, *to_places);
+    return;
+  }
   auto& leaders = machines_[machine].leaders;
   const auto [it, fresh] = leaders.emplace(of, process);
   if (!fresh && it->second != process)
     violates(fmt::format("generation {} has two leaders, processes {} and {} of the job", of, it->second, process));
   if (leaders.rbegin()->first != of)
     violates(fmt::format("an order of generation {} comes after one of {}", of, leaders.rbegin()->first));
+}
+
+void MachineWorld::note_entered(std::size_t process, const ToPlaces& order) {
+  const auto message = decode_to_worker(*order.message);
+  ASSERT(message.ok(), message.status().message());
+  if (!std::holds_alternative<Enter>(*message)) return;
+  const std::uint32_t of = order.of.number;
+  const auto [it, fresh] = entered_.emplace(of, process);
+  if (!fresh && it->second != process)
+    violates(fmt::format("generation {} has two leaders, processes {} and {} of the job", of, it->second, process));
+  if (store_->given_to(of) != processes_[process]->lead->options().leader)
+    violates(fmt::format("process {} enters generation {}, which the store has not given to it", process, of));
 }
 
 }  // namespace troupe::runtime

@@ -46,23 +46,18 @@ bool MachineWorld::hits(const SimMachineFault& f) {
       return a && b && *a != *b && blip(*a, *b);
     }
     case Kind::machine_lost:
-    case Kind::replaced:
-      if (!m.life) return false;
-      end_agent(machine, true);
-      at_end([this, machine, kind = f.kind] {
-        if (kind == Kind::machine_lost) begin_agent(machine);
-        else add_machine(machines_[machine].places);
-      });
-      return true;
+    case Kind::replaced: return lose_machine(machine, f.for_ns, f.kind == Kind::replaced);
     case Kind::agent_killed:
       if (!m.life) return false;
       end_agent(machine, false);
-      at_end([this, machine] { begin_agent(machine); });
+      comes(f.for_ns, [this, machine] { begin_agent(machine); });
       return true;
     case Kind::frozen:
       if (!m.life || loop_.now_ns() < m.paused_until_ns) return false;
       m.paused_until_ns = loop_.now_ns() + f.for_ns;
       for (const Rank r : m.processes->ends()) (void)pause(r, f.for_ns);
+      for (const auto& p : processes_)
+        if (p->machine == machine) p->stopped_until_ns = std::max(p->stopped_until_ns, m.paused_until_ns);
       return true;
     case Kind::cut_off:
     case Kind::cut_to:
@@ -72,7 +67,7 @@ bool MachineWorld::hits(const SimMachineFault& f) {
       m.cut_from = f.kind != Kind::cut_to;
       at_end([this, machine] {
         machines_[machine].cut_to = machines_[machine].cut_from = false;
-        release(machine);
+        release();
       });
       return true;
     case Kind::delayed:
@@ -91,25 +86,88 @@ bool MachineWorld::hits(const SimMachineFault& f) {
       return true;
     case Kind::joins: return add_machine(o_.machines.front()), true;
     case Kind::job_lost:
-      if (!process_ || process_->finishing || !process_->running) return false;
-      return lose_process(f.for_ns), true;
     case Kind::job_stopped:
-      if (!process_ || loop_.now_ns() < process_->stopped_until_ns) return false;
-      process_->stopped_until_ns = loop_.now_ns() + f.for_ns;
-      return true;
     case Kind::interrupt:
-      if (!process_ || !process_->running || process_->finishing) return false;
-      process_->running->coordinator().interrupt("interrupted", exit_interrupted, loop_.now_ns());
-      return true;
+    case Kind::store_away:
+    case Kind::store_cut:
+    case Kind::leader_cut_off:
+    case Kind::leader_lost: return hits_leader(f);
   }
   return false;
+}
+
+bool MachineWorld::hits_leader(const SimMachineFault& f) {
+  using Kind = SimMachineFault::Kind;
+  const auto at_end = [&](std::function<void()> what) { loop_.at(loop_.now_ns() + f.for_ns, std::move(what)); };
+  if (f.kind == Kind::store_away) {
+    if (!store_ || std::exchange(store_away_, true)) return false;
+    at_end([this] { store_away_ = false; });
+    return true;
+  }
+  Process* const p = leader();
+  if (!p || p->finishing) return false;
+  const std::size_t machine = p->machine;
+  switch (f.kind) {
+    case Kind::job_lost:
+      if (!p->running) return false;
+      lose_process(*p, false);
+      if (!store_) begins_again_ns_ = loop_.now_ns() + f.for_ns;
+      return true;
+    case Kind::job_stopped:
+      if (!wakes(*p)) return false;
+      p->stopped_until_ns = loop_.now_ns() + f.for_ns;
+      return true;
+    case Kind::interrupt:
+      if (p->stage != Stage::runs) return false;
+      p->running->coordinator().interrupt("interrupted", exit_interrupted, loop_.now_ns());
+      return true;
+    case Kind::store_cut:
+      if (!store_ || std::exchange(p->store_cut, true)) return false;
+      at_end([p] { p->store_cut = false; });
+      return true;
+    case Kind::leader_cut_off:
+      if (machine == no_machine || machines_[machine].isolated) return false;
+      isolate(machine, true);
+      at_end([this, machine] { isolate(machine, false); });
+      return true;
+    case Kind::leader_lost: return machine != no_machine && lose_machine(machine, f.for_ns, false);
+    default: return false;
+  }
+}
+
+bool MachineWorld::lose_machine(std::size_t machine, std::int64_t for_ns, bool replaced) {
+  bool lost = machines_[machine].life != nullptr;
+  for (const auto& p : processes_)
+    if (p->machine == machine && !p->gone) lose_process(*p, true), lost = true;
+  if (!lost) return false;
+  end_agent(machine, true);
+  comes(for_ns, [this, machine, replaced] {
+    if (replaced) add_machine(machines_[machine].places);
+    else if (!machines_[machine].life) begin_agent(machine);
+  });
+  return true;
+}
+
+void MachineWorld::comes(std::int64_t in_ns, std::function<void()> begin) {
+  ++coming_;
+  loop_.at(loop_.now_ns() + in_ns, [this, begin = std::move(begin)] {
+    --coming_;
+    begin();
+  });
+}
+
+void MachineWorld::isolate(std::size_t machine, bool isolated) {
+  machines_[machine].isolated = isolated;
+  for (std::size_t other = 0; other < machines_.size(); ++other)
+    if (other != machine) relink(machine, other);
+  if (!isolated) release();
 }
 
 void MachineWorld::relink(std::size_t a, std::size_t b) {
   if (!machines_[a].processes || !machines_[b].processes) return;
   for (const Rank r : machines_[a].processes->ends())
     for (const Rank s : machines_[b].processes->ends())
-      if (machines_[a].apart.count(b) > 0) cut(r, s);
+      if (are_apart(a, b)) cut(r, s);
       else heal(r, s);
 }
 

@@ -24,9 +24,11 @@ class SimAgentLink final : public AgentLink {
   const Wire wire_;
 };
 
-bool MachineWorld::is_cut(const SimWire& wire, bool to_job) const {
-  const Machine& m = machines_[wire.machine];
-  return to_job ? m.cut_from : m.cut_to;
+bool MachineWorld::is_cut(std::size_t machine, const Process& p, bool to_job) const {
+  if (p.machine == machine) return false;  // of the same machine
+  const Machine& m = machines_[machine];
+  const bool isolated = m.isolated || (p.machine != no_machine && machines_[p.machine].isolated);
+  return isolated || (to_job ? m.cut_from : m.cut_to);
 }
 
 void MachineWorld::travel(const Wire& wire, bool to_job, std::function<void()> f) {
@@ -35,38 +37,43 @@ void MachineWorld::travel(const Wire& wire, bool to_job, std::function<void()> f
   last_ns = std::max(last_ns, loop_.now_ns() + wire_ns + random_ns(jitter_ns) + late_ns);
   loop_.at(last_ns, [this, wire, to_job, f = std::move(f)]() mutable {
     auto& held = to_job ? wire->held_to_job : wire->held_to_agent;
-    if (is_cut(*wire, to_job) || !held.empty()) held.push_back(std::move(f));
+    if (is_cut(wire->machine, process_of(*wire), to_job) || !held.empty()) held.push_back(std::move(f));
     else f();
   });
 }
 
-void MachineWorld::release(std::size_t machine) {
+void MachineWorld::release() {
   for (const std::weak_ptr<SimWire>& weak : wires_) {
     const Wire wire = weak.lock();
-    if (!wire || wire->machine != machine) continue;
+    if (!wire) continue;
     for (const bool to_job : {true, false})
-      if (!is_cut(*wire, to_job))
+      if (!is_cut(wire->machine, process_of(*wire), to_job))
         for (auto& f : std::exchange(to_job ? wire->held_to_job : wire->held_to_agent, {}))
           loop_.at(loop_.now_ns(), std::move(f));
   }
 }
 
 void MachineWorld::reached(const Wire& wire) {
-  reach([this, wire] {
-    if (!wire->job_open || !process_) return;
-    if (wire->read) return wire->read();
-    if (known_.insert(wire).second) return meet(wire);
-  });
+  reach([this, wire] { serve(wire); });
+}
+
+void MachineWorld::serve(const Wire& wire) {
+  Process& p = process_of(*wire);
+  if (p.gone || !wire->job_open) return;
+  if (!wakes(p)) return p.held.push_back([this, wire] { serve(wire); });
+  if (wire->read) return wire->read();
+  if (!std::exchange(wire->met, true)) meet(wire);
 }
 
 void MachineWorld::meet(const Wire& wire) {
-  if (wire->in.empty() || process_->finishing) return;
+  Process& p = process_of(*wire);
+  if (wire->in.empty() || p.finishing) return;
   const auto message = decode_from_agent(wire->in.front());
   ASSERT(message.ok(), message.status().message());
   const auto* joins = std::get_if<Joins>(&*message);
   ASSERT(joins, message->index());
   wire->in.pop_front();
-  process_->port.push_back({std::make_unique<SimAgentLink>(*this, wire), joins->machine, *joins});
+  p.port.push_back({std::make_unique<SimAgentLink>(*this, wire), joins->machine, *joins});
 }
 
 Status MachineWorld::post(const Wire& wire, std::span<const std::byte> message) {
@@ -80,8 +87,10 @@ Status MachineWorld::post(const Wire& wire, std::span<const std::byte> message) 
       const auto order = decode_to_agent(bytes);
       ASSERT(order.ok(), order.status().message());
       m.life->heard(loop_.now_ns());
+      m.follows.heard(loop_.now_ns(), m.life->is_taken() ? m.life->budget_ns() : FollowedLeader::silent_ns);
       if (std::holds_alternative<Welcome>(*order)) welcomed(wire->machine);
       note_leader(wire->machine, wire->process, *order);
+      if (std::holds_alternative<Finish>(*order)) m.job_over = true;
       m.life->take(*order, loop_.now_ns());
     });
   });

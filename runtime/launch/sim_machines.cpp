@@ -12,14 +12,16 @@ MachineWorld::MachineWorld(const Plan& plan, const kernels::OpSet& ops, const ac
     : SimProcesses(ops, user_actors, cluster_of(options), ends_most), plan_(plan), o_(options) {
   std::stable_sort(o_.faults.begin(), o_.faults.end(),
                    [](const auto& a, const auto& b) { return a.at_event < b.at_event; });
+  if (o_.lease_ms > 0) store_.emplace(o_.lease_ms * ms_ns, o_.flaw != SimMachinesFlaw::compares_not);
   for (const std::int32_t places : o_.machines) add_machine(places);
-  begin_process();
+  begin_process(store_ ? 0 : no_machine);
 }
 
 MachineWorld::~MachineWorld() = default;
 
 SimMachinesOutcome MachineWorld::run() {
   while (!over_) turn();
+  if (store_ && !store_->violation().empty()) violates(store_->violation());
   out_.run = std::move(run_);
   out_.run.virtual_ns = loop_.now_ns();
   digest_.add_all(loop_.now_ns(), out_.job.exit_code, name_hash(out_.job.status.message()));
@@ -41,27 +43,39 @@ void MachineWorld::turn() {
   while (fault_ < o_.faults.size() && o_.faults[fault_].at_event <= run_.events) inject(o_.faults[fault_++]);
   drain();
   if (over_) return;
-  if (process_) takes_ns_ = std::max(takes_ns_, process_->stopped_until_ns);  // it reads nothing meanwhile
+  if (cannot_be_led()) return;
   advance(wakes_ns());
-  if (process_ && loop_.now_ns() < process_->stopped_until_ns) return;
   if (!take_reached()) return;
   if (loop_.now_ns() >= o_.virtual_most_ns) {
     violates("the job does not end");
     over_ = true;
-  } else if (process_) {
-    turn_job();
-  } else if (loop_.now_ns() >= begins_again_ns_) {
-    begin_process();
   }
+  for (std::size_t n = 0; n < processes_.size() && !over_; ++n)
+    if (wakes(*processes_[n])) turn_process(*processes_[n]);
+  if (over_ || store_ || !processes_.back()->gone || loop_.now_ns() < begins_again_ns_) return;
+  begins_again_ns_ = never_ns;
+  begin_process();
+}
+
+bool MachineWorld::cannot_be_led() {
+  const bool ends = store_ && coming_ == 0 &&
+                    std::all_of(processes_.begin(), processes_.end(), [](const auto& p) { return p->gone; }) &&
+                    std::none_of(machines_.begin(), machines_.end(),
+                                 [](const Machine& m) { return m.life != nullptr; });
+  over_ = over_ || ends;
+  return ends;
 }
 
 std::int64_t MachineWorld::wakes_ns() const {
-  if (!process_) return begins_again_ns_;
-  const Process& p = *process_;
+  std::int64_t first_ns = begins_again_ns_;
   const std::int64_t poll_ns = std::min<std::int64_t>(200 * ms_ns, o_.job.detect_budget_ms * ms_ns / 8);
-  std::int64_t at = p.turned_ns + poll_ns;
-  if (p.running && !p.finishing) at = std::min(at, p.running->coordinator().wakes_ns());
-  return std::max({at, loop_.now_ns(), p.stopped_until_ns});
+  for (const auto& p : processes_) {
+    if (p->gone) continue;
+    std::int64_t at = p->turned_ns + poll_ns;
+    if (p->stage == Stage::runs && !p->finishing) at = std::min(at, p->running->coordinator().wakes_ns());
+    first_ns = std::min(first_ns, std::max({at, loop_.now_ns(), p->stopped_until_ns}));
+  }
+  return first_ns;
 }
 
 // ---- SimProcesses ------------------------------------------------------------------------------------
@@ -85,7 +99,8 @@ Buffer* MachineWorld::memory_named(const std::string& name, Rank reader) {
 }
 
 std::int64_t MachineWorld::committed() const {
-  return process_ && process_->running ? process_->running->coordinator().committed() : 0;
+  const Process* p = leader();
+  return p && p->running ? p->running->coordinator().committed() : 0;
 }
 
 void MachineWorld::link(Rank r) {
@@ -94,7 +109,7 @@ void MachineWorld::link(Rank r) {
     if (!machines_[m].processes) continue;
     for (const Rank peer : machines_[m].processes->ends()) {
       if (peer == r) continue;
-      if (machines_[own].apart.count(m) > 0) cut(r, peer);
+      if (are_apart(own, m)) cut(r, peer);
       else heal(r, peer);
     }
   }
