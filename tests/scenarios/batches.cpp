@@ -230,7 +230,7 @@ std::string shortfall_of(const Counts& n, std::int64_t seeds, const ScenarioSet&
     least("steps were repeated", n.repeated_steps, 20);
     least("processes of a job were lost", n.processes_lost, 5);
     if (scenarios.draws(runtime::SimMachineFault::Kind::leader_cut_off))
-      least("processes lived on when another one had taken their place", n.processes_superseded, 100);
+      least("processes lived on when another one had taken their place", n.processes_superseded, 300);
     return text;
   }
   least("incidents went on from memory", n.from_memory, 2);

@@ -193,6 +193,9 @@ Ending check_machines(const CompiledScenario& c, const MachinesRun& run, Violati
   if (job.exit_code == exit_worker && !begun && c.scenario().lease_ms > 0 && hits > 0 &&
       job.status.message().find("and its machines have") != std::string::npos)
     return Ending::not_begun;  // one that had joined was lost before the job began
+  if (job.exit_code == exit_worker && run.told.steps.empty() && hits > 0 &&
+      job.status.message().starts_with("a machine was lost before the job began"))
+    return Ending::not_begun;
   if (job.exit_code == exit_worker && !memory_survives(c.scenario(), run) &&
       job.status.message().find("with which the job began in memory, not all is left") != std::string::npos)
     return Ending::state_lost;
