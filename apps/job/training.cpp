@@ -152,8 +152,10 @@ Status Training::open(int& code) {
   if (a_.machines.count > 0) {
     TROUPE_TRY(gather(code));
     if (!decided_) TROUPE_TRY(plan(code));
-    code = exit_superseded;
-    if (lead_) TROUPE_TRY(lead_->look_now());  // planning may have taken long: the files may be another process's
+    if (const Status led = lead_ ? lead_->make_sure() : Status(); !led.ok()) {  // planning may have taken long
+      code = led.code() == Code::superseded ? exit_superseded : exit_worker;
+      return led;
+    }
   }
   for (const auto& choice : choices_) log_info(choice);
   if (a_.resumes_memory()) return begin_from_memory(code);

@@ -23,10 +23,8 @@ using namespace runtime;
 
 namespace {
 
-constexpr std::int64_t watch_ms = 1000;                // so long one wait for the store takes at most
-constexpr std::chrono::milliseconds retry{500};        // of a store that does not answer
-constexpr std::int64_t retry_lead_ns = 5'000'000'000;  // of a leader that has ended at once
-constexpr int tries_max = 3;                           // to take the place of one leader
+constexpr std::int64_t watch_ms = 1000;          // so long one wait for the store takes at most
+constexpr std::chrono::milliseconds retry{500};  // of a store that does not answer
 
 }  // namespace
 
@@ -104,8 +102,7 @@ void LeaderWatch::turn(bool hears) {
     if (unread_.ok()) now = stored_;
   }
   if (now && !std::exchange(checked_lease_, true)) check_lease(*now);
-  if (!now || now->leader_lives || hears || child_ > 0) return;
-  if (is_given_up(*now)) {
+  if (now && is_given_up(*now) && !hears && child_ <= 0) {
     given_up_ = Status(Code::exhausted,
                        fmt::format("run '{}' is given up: {} leaders in a row were lost before a step was done, the "
                                    "last one at {}. Started anew it would most likely fail again: look at what they "
@@ -113,12 +110,7 @@ void LeaderWatch::turn(bool hears) {
                                    options_.run, now->claim.without_step, now->claim.address));
     return;
   }
-  if (options_.lead_at.empty()) return;
-  if (tried_ != now->claim.generation) tried_ = now->claim.generation, tries_ = 0, next_try_ns_ = 0;
-  const std::int64_t now_ns = SteadyClock().now_ns();
-  if (tries_ >= tries_max || now_ns < next_try_ns_) return;
-  ++tries_;
-  next_try_ns_ = now_ns + retry_lead_ns;
+  if (options_.lead_at.empty() || child_ > 0 || !take_over_.is_due(now, hears, SteadyClock().now_ns())) return;
   start(*now);
 }
 
@@ -147,7 +139,7 @@ void LeaderWatch::look_at_child(bool wait) {
 
 void LeaderWatch::start(const StoredClaim& lost) {
   const auto give_up = [this](const std::string& why) {
-    tries_ = tries_max;
+    take_over_.give_up();
     log_warn(fmt::format("this machine cannot lead run '{}': {}", options_.run, why));
   };
   const auto run = parse_run_to_lead(lost.claim.record, options_.key);

@@ -14,6 +14,7 @@
 
 #include "apps/machines/run_to_lead.h"
 #include "runtime/agents/agent_process.h"
+#include "runtime/agents/followed_leader.h"
 #include "runtime/store/store.h"
 
 namespace troupe::lm {
@@ -56,9 +57,7 @@ class LeaderWatch final : public runtime::JobAddress {
   int news_fd_ = -1;
   pid_t child_ = -1;
   bool run_is_over_ = false;
-  runtime::JobGeneration tried_;  // in whose place leaders were started here
-  int tries_ = 0;                 // how often, without a new generation
-  std::int64_t next_try_ns_ = 0;
+  runtime::TakeOver take_over_;
   bool checked_lease_ = false;
   Status given_up_;
 

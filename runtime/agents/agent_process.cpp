@@ -21,6 +21,7 @@
 #include "runtime/agents/agent_ends.h"
 #include "runtime/agents/agent_life.h"
 #include "runtime/agents/connection.h"
+#include "runtime/agents/followed_leader.h"
 #include "runtime/agents/launcher.h"
 #include "runtime/agents/sodium_bytes.h"
 
@@ -62,8 +63,9 @@ class AgentService {
   Status run() {
     for (std::size_t attempt = 0;; ++attempt) {
       const std::int64_t deadline_ns = life_.connects(clock_.now_ns());
-      if (options_.where) find_leader();
-      if (auto fd = at_.ok() ? connect_to(*at_, attempt) : Expected<int>(at_.status()); fd.ok()) {
+      if (options_.where) leader_.connects(options_.where->address(), clock_.now_ns());
+      const Expected<std::string>& at = leader_.at();
+      if (auto fd = at.ok() ? connect_to(*at, attempt) : Expected<int>(at.status()); fd.ok()) {
         connection_.emplace(*fd, Handshake::End::joins, options_.token);
         while (!life_.over()) turn(deadline_ns);
         connection_.reset();
@@ -77,7 +79,7 @@ class AgentService {
       ends_.watch(pause);
       if (pause.wait(static_cast<int>(AgentLife::retry_ns / ms))) pause.serve();
       if (options_.where) {
-        options_.where->turn(hears());
+        options_.where->turn(leader_.hears(clock_.now_ns()));
         TROUPE_TRY(options_.where->given_up());
       }
       TROUPE_TRY(ends_.due(false, clock_.now_ns()));
@@ -104,18 +106,10 @@ class AgentService {
       life_.breaks(Status(Code::unavailable, "it has not answered"));
   }
 
-  /// Where the job is. A leader that this agent has not heard of before is given time to be heard.
-  void find_leader() {
-    auto now = options_.where->address();
-    if (now.ok() && (!at_.ok() || *at_ != *now)) heard_ns_ = clock_.now_ns();
-    at_ = std::move(now);
-  }
-
   /// Leaves a leader whose place another one has taken.
   void look_at_leader() {
-    options_.where->turn(hears());
-    const auto now = options_.where->address();
-    if (now.ok() && *now != *at_) life_.breaks(Status(Code::unavailable, "its leader is now at " + *now));
+    options_.where->turn(leader_.hears(clock_.now_ns()));
+    if (const Status s = leader_.leaves(options_.where->address()); !s.ok()) life_.breaks(s);
   }
 
   void serve() {
@@ -123,8 +117,8 @@ class AgentService {
     std::deque<std::vector<std::byte>> messages;
     const Status s = connection_->serve(messages);
     life_.heard(clock_.now_ns());
-    if (connection_->open()) heard_ns_ = clock_.now_ns();
     if (life_.is_taken()) silent_ns_ = life_.budget_ns();
+    if (connection_->open()) leader_.heard(clock_.now_ns(), silent_ns_);
     if (!known && connection_->open()) life_.opened(clock_.now_ns());
     for (const auto& message : messages) {
       const auto order = decode_to_agent(message);
@@ -149,11 +143,9 @@ class AgentService {
   const AgentOptions& options_;
   AgentEnds& ends_;
   const SteadyClock clock_;
-  bool hears() const { return heard_ns_ >= 0 && clock_.now_ns() - heard_ns_ < silent_ns_; }
 
-  Expected<std::string> at_ = options_.join;  // where the job is
-  std::int64_t heard_ns_ = -1;                // when it has said something for the last time
-  std::int64_t silent_ns_ = 2'000 * ms;       // for so long it may say nothing
+  FollowedLeader leader_{options_.join};
+  std::int64_t silent_ns_ = FollowedLeader::silent_ns;  // for so long the leader may say nothing
   std::optional<Connection> connection_;
   AgentLife life_;
 };

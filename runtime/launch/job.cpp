@@ -106,8 +106,9 @@ class Job {
 
   void begin() {
     if (Status s = find_machines(); !s.ok()) coordinator_.end(s, code_of(s));
-    else if (coordinator_.over()) return;                       // by a signal
-    else if (s = leads(); !s.ok()) coordinator_.superseded(s);  // before it claims the folder of checkpoints
+    else if (coordinator_.over()) return;  // by a signal
+    else if (s = leads(); s.code() == Code::superseded) coordinator_.superseded(s);
+    else if (!s.ok()) coordinator_.end(s, code_of(s));  // before it claims the folder of checkpoints
     else if (s = checkpoints_ ? checkpoints_->begin(fresh_number()) : Status{}; !s.ok())
       coordinator_.end(s, exit_checkpoint);
     else if (s = start(); !s.ok()) coordinator_.end(s, code_of(s));
@@ -177,7 +178,7 @@ class Job {
     return {};
   }
 
-  Status leads() const { return options_.machines.lead ? options_.machines.lead->look_now() : Status(); }
+  Status leads() const { return options_.machines.lead ? options_.machines.lead->make_sure() : Status(); }
   std::uint32_t newest_in_store() const {
     return options_.machines.lead ? options_.machines.lead->newest_generation() : 0;
   }

@@ -132,7 +132,18 @@ Status RunningJob::start(JobGeneration first, const CheckpointTarget& save) {
   const std::int64_t kept = options_.kept ? std::ssize(options_.kept->ranks) : 0;
   if (!lost_.empty()) places_.add_lost(lost_);
   const std::int64_t wanted = plan_.workers() + options_.spares - kept;
-  for (std::int64_t n = lost_.empty() ? std::min(wanted, places_.room()) : 0; n > 0; --n) {
+  const std::int64_t needed = lost_.empty() ? plan_.workers() - kept : 0;
+  const auto lacks = [&](std::int64_t more) {
+    return Status(Code::unavailable,
+                  fmt::format("a machine was lost before the job began, which needs {} more, and its "
+                              "machines have {}",
+                              counted(more, "place"), places_.room()));
+  };
+  if (places_.room() < needed) return lacks(needed);
+  std::int64_t started = 0;
+  for (std::int64_t n = lost_.empty() ? std::min(wanted, places_.room()) : 0; n > 0; --n, ++started) {
+    if (places_.room() == 0 && started < needed) return lacks(needed - started);
+    if (places_.room() == 0) break;
     const PlaceId place = places_.start();
     bring();
     TROUPE_TRY(places_.have_started(std::span(&place, 1)).status());

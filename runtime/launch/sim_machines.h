@@ -34,7 +34,12 @@ struct SimMachineFault {
     joins,         ///< another machine joins
     job_lost,      ///< the process of the job ends, and begins again `for_ns` later
     job_stopped,   ///< it stops, as by SIGSTOP, and goes on `for_ns` later
-    interrupt      ///< the job is asked to end
+    interrupt,     ///< the job is asked to end
+    // Of a job with a store:
+    store_away,      ///< the store answers no call for `for_ns`
+    store_cut,       ///< it does not answer the process that leads
+    leader_cut_off,  ///< no message passes between the machine of the process that leads and all others, nor the store
+    leader_lost      ///< as machine_lost, the machine of the process that leads
   };
   static constexpr std::int64_t late_most_ns = 400'000'000;
   std::int64_t at_event = 0;
@@ -49,18 +54,24 @@ enum class SimMachinesFlaw : std::uint8_t {
   claims_newer,  ///< an agent that comes back says that its memory has a version more than it has
   joins_twice,   ///< an agent of a machine joins once more, under another name, while it serves the job
   unfenced,      ///< links that carry messages of any generation (CL-1 one generation)
-  two_leaders    ///< agents that come back name the generation before theirs: a job begins in one that there was
+  two_leaders,   ///< agents that come back name the generation before theirs: a job begins in one that there was
+  // Of a job with a store:
+  compares_not,     ///< the store's compare-and-set does not compare, and a lease keeps no other process out
+  enters_unclaimed  ///< a generation is entered before the store has given it
 };
 
 struct SimMachinesOptions {
   std::uint64_t seed = 0;
   std::vector<std::int32_t> machines;  ///< places that each takes; the job needs JobOptions::machines.count of them
   std::vector<SimMachineFault> faults;
+  /// The job has a store, in which the lease of its leader lasts so long: agents take the place of a process that is
+  /// lost, of which the first runs on the first machine. 0: none, and a process that is lost begins again.
+  std::int64_t lease_ms = 0;
   /// Of each process of the job, but for what tells of a session.
   JobOptions job;
-  /// The session of a process of the job that begins with this version.
+  /// The session of a process of the job that begins with this version, and writes its lines anew from there.
   std::function<SessionOptions(std::int64_t first)> session;
-  /// How many lines are written, of a job that begins again.
+  /// How many lines the last session has written, of a job that begins again.
   std::function<std::int64_t()> lines;
   /// As CoordinatorOptions::replan, where JobOptions::replaces is false.
   std::function<Expected<ChosenPlan>(const Plan& before, std::int64_t places)> replan;
@@ -80,6 +91,8 @@ struct SimJobProcess {
   std::int64_t lines_before = 0;  ///< that were written then
   std::uint32_t first_generation = 0, last_generation = 0;
   bool lost = false;
+  bool replaced = false;  ///< a later one has begun while it lived
+  int exit_code = -1;     ///< -1: it has not ended by itself
 };
 
 struct SimMachinesOutcome {

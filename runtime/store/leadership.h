@@ -14,25 +14,13 @@
 #include <thread>
 
 #include "devices/base/status.h"
+#include "runtime/store/lead_steps.h"
 #include "runtime/store/store.h"
 
 namespace troupe::runtime {
 
-struct LeadershipOptions {
-  std::string run;           ///< for people: what the job is called in its store
-  std::uint64_t leader = 0;  ///< Claim::leader of this process: a random number
-  std::string record;        ///< Claim::record
-  /// Takes the lead of the leader that has stored this revision, once the store has seen its lease end, and of no other
-  /// one; 0: of the process that leads, or has led, as soon as its lease has ended.
-  std::int64_t of_revision = 0;
-  /// The job goes on for one whose leader is lost, as the user says: takes the lead where the store does not tell
-  /// whether a leader lives.
-  bool goes_on = false;
-  /// For how long a leader that lives is waited for: it may have died a moment ago.
-  std::int64_t patience_ms = 15'000;
-};
-
-/// The calls are made on the thread of the job's loop. Only take(), look_now() and the destructor wait for the store.
+/// The calls are made on the thread of the job's loop. Only take(), make_sure(), look_now() and the destructor wait for
+/// the store.
 class Leadership {
  public:
   Leadership(std::unique_ptr<Store> store, LeadershipOptions options);
@@ -62,6 +50,9 @@ class Leadership {
   JobGeneration claimed();
   /// Not ok (`superseded`): another process leads the job, which the text names.
   Status lost();
+  /// The same, asked of the store until it answers, for LeadershipOptions::patience_ms. Error (`unavailable`): it does
+  /// not.
+  Status make_sure();
   /// The same, asked of the store now: what this process does last must not spoil what a new leader does. Ok where the
   /// store does not answer.
   Status look_now();
@@ -69,43 +60,31 @@ class Leadership {
  private:
   void serve();
   void stop();
-  /// Does what look_now() waits for.
-  void look_if_asked();
-  /// Stores `next`, as often as it takes. False: the lead is lost, or stop_.
-  bool store(const Claim& next);
-  /// What the store is to hold next; nullopt: what it holds.
-  std::optional<Claim> next_claim(const std::optional<JobGeneration>& asked);
   /// Whether the job's loop has not turned for so long that the lease is not renewed; tells people once.
   bool hangs();
-  /// The store says that this process does not lead. True: it does, or does again: no other process has taken the lead.
-  Expected<bool> leads_again();
-  Status led_by(const std::string& address) const;
-  /// Tells people when the store stops answering, and when it answers again; waits a while where it does not.
+  /// Looks who leads, where no thread does. False: another process leads.
+  bool leads_still();
+  /// Makes the call, and takes its answer. Returns how many ms pass before the next one.
+  std::int64_t make(const LeadSteps::Call& call);
+  /// Tells people when the store stops answering, and when it answers again.
   void note(const Status& answer);
-  void lose(const Status& why);
   void tell() const;
 
   const std::unique_ptr<Store> store_;
-  const LeadershipOptions options_;
+  const std::int64_t patience_ms_;
+  const std::string run_;
   bool taken_ = false;
   std::uint32_t newest_generation_ = 0;
   int news_fd_ = -1;
-  // Of the thread, once it runs.
-  Claim claim_;                // as the store has it
-  std::int64_t revision_ = 0;  // of claim_
-  bool silent_ = false;        // the store does not answer
-  bool counts_ = false;        // in claim_.without_step, or has done so
+  bool silent_ = false;  // of the thread, once it runs, as the next: the store does not answer
   bool told_hangs_ = false;
+  bool made_step_ = false;  // of the job's thread
   std::atomic<std::int64_t> turns_until_ns_ = std::numeric_limits<std::int64_t>::max();
 
   std::mutex mutex_;
   std::condition_variable wakes_;
-  std::optional<JobGeneration> asked_;  // what follows: under the mutex
-  JobGeneration claimed_;
+  LeadSteps steps_;  // what follows: under the mutex
   std::string address_;
-  Status lost_;
-  bool made_step_ = false;
-  bool look_ = false;  // look_now() waits
   bool stop_ = false;
   std::condition_variable looked_;
   std::thread thread_;

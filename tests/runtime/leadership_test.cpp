@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "runtime/store/leadership.h"
@@ -18,6 +19,7 @@ using troupe::runtime::Claim;
 using troupe::runtime::JobGeneration;
 using troupe::runtime::Leadership;
 using troupe::runtime::LeadershipOptions;
+using troupe::runtime::LeadSteps;
 using troupe::runtime::Store;
 using troupe::runtime::StoredClaim;
 
@@ -27,6 +29,8 @@ struct SharedStore {
   std::optional<StoredClaim> stored;
   std::uint64_t lives = 0;  // the leader that has a lease; 0: none has
   bool silent = false;
+  bool loses_answer = false;           // of the next advance(), which is done
+  bool goes_silent = false;            // and the store answers no more then
   std::vector<std::uint32_t> history;  // generations, as they were stored
   bool withdrawn = false;
   int keeps = 0;  // calls of keep_lead()
@@ -58,7 +62,9 @@ class OneStore final : public Store {
     s_.stored = StoredClaim{next, revision + 1, true};
     s_.history.push_back(next.generation.number);
     leader_ = next.leader;
-    return std::optional(revision + 1);
+    if (!std::exchange(s_.loses_answer, false)) return std::optional(revision + 1);
+    s_.silent = s_.goes_silent;
+    return away();
   }
   Expected<bool> keep_lead() override {
     const std::lock_guard lock(s_.mutex);
@@ -108,6 +114,33 @@ struct Process {
   }
   std::unique_ptr<Leadership> lead;
 };
+
+// Without store and thread (LeadSteps).
+using CallKind = LeadSteps::Call::Kind;
+using Read = Expected<std::optional<StoredClaim>>;
+using Advanced = Expected<std::optional<std::int64_t>>;
+
+const Status no_answer(Code::unavailable, "the store is away");
+
+/// A process that has taken the lead: the first one with revision 1, or that of another one.
+LeadSteps steps_taken(std::int64_t of_revision = 0) {
+  LeadershipOptions o;
+  o.run = "r";
+  o.leader = 5;
+  o.of_revision = of_revision;
+  LeadSteps steps(o, "a store");
+  steps.begin("a:1");
+  if (of_revision == 0) CHECK(*steps.may_take({}, true, true));
+  else CHECK(*steps.may_take(StoredClaim{Claim{{7, 3}, 4, "b:1", ""}, of_revision, false}, true, true));
+  steps.taken(of_revision + 1);
+  return steps;
+}
+
+StoredClaim claim_stored(std::uint64_t leader, std::uint32_t generation, std::int64_t revision, bool lives = true) {
+  Claim claim{{7, generation}, leader, "a:1", ""};
+  claim.without_step = generation > 0 ? 1 : 0;
+  return {std::move(claim), revision, lives};
+}
 
 }  // namespace
 
@@ -200,7 +233,7 @@ TEST_CASE("a process that takes a lead goes on counting where the leader before 
   CHECK(store.history == std::vector<std::uint32_t>{9, 10});
 }
 
-TEST_CASE("a leader whose claim was stored without an answer leads on, and so does one whose claim was removed") {
+TEST_CASE("a leader whose claim was stored without an answer leads on; one whose claim is gone leads no more") {
   SharedStore store;
   const Process p(store, 5);
   REQUIRE(p.take("a:1").ok());
@@ -210,6 +243,9 @@ TEST_CASE("a leader whose claim was stored without an answer leads on, and so do
   }
   SUBCASE("removed") {
     store.locked([&] { return store.stored.reset(), store.lives = 0; });
+    CHECK(p.hears([&] { return p.lead->lost().code() == Code::superseded; }));
+    CHECK_FALSE(store.locked([&] { return store.stored.has_value(); }));
+    return;
   }
   CHECK(p.hears([&] { return store.locked([&] { return store.stored && store.lives == 5; }); }));
   CHECK(p.claims({7, 3}));
@@ -287,4 +323,144 @@ TEST_CASE("a lease is not renewed for a loop that does not turn, and is as soon 
   p.lead->turns_within(1);
   p.lead->turns_within(0);  // it has ended in order
   CHECK(goes_on());
+}
+
+TEST_CASE("a process that has taken the lead without an answer finds that out, or takes its claim back") {
+  SharedStore store;
+  store.loses_answer = true;
+  SUBCASE("the store answers again") {
+    const Process p(store, 5);
+    REQUIRE(p.take("a:1").ok());
+    CHECK(p.claims({7, 1}));
+  }
+  SUBCASE("it does not, while the process is patient") {
+    store.goes_silent = true;
+    const Process p(store, 5);
+    CHECK(p.take("a:1").code() == Code::unavailable);
+    CHECK(store.withdrawn);
+  }
+  SUBCASE("nor for one that takes the place of another: the claim stays for other machines") {
+    store.goes_silent = true;
+    store.stored = StoredClaim{Claim{{7, 9}, 4, "b:1", "how to lead it"}, 3, false};
+    const Process p(store, 5, 3);
+    CHECK(p.take("a:1").code() == Code::unavailable);
+    CHECK_FALSE(store.withdrawn);
+  }
+}
+
+// ---- which call comes next, and what follows from its answer ---------------------------------------
+
+TEST_CASE("a process that leads asks for a generation by compare-and-set, and has it once that is stored") {
+  LeadSteps steps = steps_taken();
+  CHECK_FALSE(steps.has_call());
+  steps.ask({7, 1}, "a:1");
+  const auto call = steps.next();
+  CHECK(call.kind == CallKind::advance);
+  CHECK(call.expected == 1);
+  CHECK_FALSE(call.takes_lead);
+  CHECK(steps.claimed().number == 0);
+  CHECK(steps.advanced(call, Advanced(2)) == 0);
+  CHECK(steps.claimed() == JobGeneration{7, 1});
+  CHECK_FALSE(steps.has_call());
+}
+
+TEST_CASE("a call without an answer is made again, and a claim that it has stored counts once it is found") {
+  LeadSteps steps = steps_taken();
+  steps.ask({7, 1}, "a:1");
+  const auto call = steps.next();
+  CHECK(steps.advanced(call, no_answer) == LeadSteps::retry_ms);
+  CHECK(steps.next().kind == CallKind::advance);
+  SUBCASE("it leads still") {
+    steps.advanced(call, Advanced(std::nullopt));
+    CHECK(steps.next().kind == CallKind::read);
+    steps.read(Read(claim_stored(5, 1, 2)));
+    CHECK_FALSE(steps.has_call());
+  }
+  SUBCASE("its lease has ended meanwhile: it takes the lead again") {
+    steps.advanced(call, Advanced(std::nullopt));
+    steps.read(Read(claim_stored(5, 1, 2, false)));
+    const auto again = steps.next();
+    CHECK(again.kind == CallKind::advance);
+    CHECK(again.takes_lead);
+    CHECK(again.expected == 2);
+    steps.advanced(again, Advanced(3));
+    CHECK_FALSE(steps.has_call());
+  }
+  CHECK(steps.claimed() == JobGeneration{7, 1});
+  CHECK(steps.lost().ok());
+}
+
+TEST_CASE("a process whose place another one has taken asks for nothing more") {
+  LeadSteps steps = steps_taken();
+  steps.ask({7, 1}, "a:1");
+  steps.advanced(steps.next(), Advanced(std::nullopt));
+  steps.read(Read(claim_stored(6, 1, 9)));
+  CHECK(steps.lost().code() == Code::superseded);
+  CHECK_FALSE(steps.has_call());
+  CHECK(steps.claimed().number == 0);
+  CHECK_FALSE(steps.withdraws());
+}
+
+TEST_CASE("a process that finds no claim of its job leads no more: another one may have led it to its end") {
+  LeadSteps steps = steps_taken();
+  steps.look();
+  steps.read(Read(std::optional<StoredClaim>()));
+  CHECK(steps.lost().code() == Code::superseded);
+  CHECK(steps.lost().message().find("led it to its end") != std::string::npos);
+  CHECK_FALSE(steps.has_call());
+  CHECK_FALSE(steps.withdraws());
+}
+
+TEST_CASE("a process is sure that it leads by what the store has answered last, and not where it has not answered") {
+  LeadSteps steps = steps_taken();
+  const auto looks = [&](const Read& answer) {
+    steps.look();
+    steps.read(answer);
+    return steps.is_sure();
+  };
+  CHECK_FALSE(steps.is_sure());
+  CHECK(looks(Read(claim_stored(5, 0, 1))));
+  CHECK_FALSE(looks(no_answer));
+  CHECK_FALSE(looks(Read(claim_stored(5, 0, 1, false))));  // its lease has ended
+  const auto again = steps.next();
+  CHECK(again.takes_lead);
+  steps.advanced(again, Advanced(2));
+  CHECK(steps.is_sure());
+}
+
+TEST_CASE("a generation that is asked for while another one is on its way is claimed after that one") {
+  LeadSteps steps = steps_taken();
+  steps.ask({7, 1}, "a:1");
+  const auto call = steps.next();
+  steps.ask({7, 2}, "a:1");
+  steps.advanced(call, Advanced(2));
+  CHECK(steps.claimed() == JobGeneration{7, 1});
+  const auto next = steps.next();
+  CHECK(next.expected == 2);
+  CHECK(next.next.generation == JobGeneration{7, 2});
+  steps.advanced(next, Advanced(3));
+  CHECK(steps.claimed() == JobGeneration{7, 2});
+}
+
+TEST_CASE("who leads for a process that was lost, and has no generation yet, leaves the claim to others") {
+  LeadSteps steps = steps_taken(4);
+  CHECK(steps.newest_generation() == 3);
+  CHECK_FALSE(steps.withdraws());
+  steps.ask({7, 4}, "a:1");
+  steps.advanced(steps.next(), Advanced(6));
+  CHECK(steps.withdraws());
+}
+
+TEST_CASE("a lease is renewed when it is due, and doubt about it is a question who leads") {
+  LeadSteps steps = steps_taken();
+  steps.keep();
+  CHECK(steps.next().kind == CallKind::keep_lead);
+  SUBCASE("kept") { CHECK(steps.kept(true) == 0); }
+  SUBCASE("not answered: the next one is due later") { CHECK(steps.kept(no_answer) == LeadSteps::retry_ms); }
+  SUBCASE("it has ended") {
+    steps.kept(false);
+    CHECK(steps.next().kind == CallKind::read);
+    steps.read(no_answer);
+  }
+  CHECK_FALSE(steps.has_call());
 }

@@ -1,4 +1,5 @@
-// A store in a folder: the contract of store.h, crashes at any operation of its disk, damage, races.
+// A store in a folder: the contract of store.h, crashes at any operation of its disk, damage, races. The store of a
+// simulated job: the same contract, and its lease.
 #include "runtime/store/store.h"
 
 #include <doctest/doctest.h>
@@ -13,6 +14,7 @@
 #include "checkpoint/checksum.h"
 #include "devices/files/file_storage.h"
 #include "devices/sim/sim_storage.h"
+#include "runtime/launch/sim_store.h"
 #include "runtime/store/claim_text.h"
 #include "runtime/store/file_store.h"
 #include "runtime/store/store_url.h"
@@ -56,6 +58,32 @@ std::vector<std::int64_t> claim_numbers(const Race& race, std::uint64_t racer) {
     if (const auto got = advance(*store, newest, next, true); got > 0) mine.push_back(got);
   }
 }
+
+constexpr std::int64_t lease_ns = 1'000'000'000;
+
+/// One process's way to it, at a moment that the test says.
+class SimStoreOfProcess final : public runtime::Store {
+ public:
+  SimStoreOfProcess(SimStore& store, const std::int64_t& now_ns) : store_(store), now_ns_(now_ns) {}
+  Expected<std::optional<runtime::StoredClaim>> read() override { return store_.read(now_ns_); }
+  Expected<std::optional<std::int64_t>> advance(std::int64_t expected, const runtime::Claim& next,
+                                                bool takes_lead) override {
+    TROUPE_TRY(runtime::check_claim(next));
+    leader_ = next.leader;
+    return store_.advance(expected, next, takes_lead, now_ns_);
+  }
+  Expected<bool> keep_lead() override { return store_.keep_lead(leader_, now_ns_); }
+  std::int64_t keep_every_ms() const override { return store_.keep_every_ns() / 1'000'000; }
+  bool tells_of_loss() const override { return true; }
+  Status wait_for_change(std::int64_t, std::int64_t) override { return {}; }
+  Status withdraw() override { return store_.withdraw(leader_, now_ns_).in(name()); }
+  std::string name() const override { return "the simulated store"; }
+
+ private:
+  SimStore& store_;
+  const std::int64_t& now_ns_;
+  std::uint64_t leader_ = 0;
+};
 
 }  // namespace
 
@@ -309,4 +337,35 @@ TEST_CASE("The address of a store says what it is, and an error says what was ex
   TempDir dir;
   for (const char* job : {"", "..", ".hidden", "a/b", "-a", "a b"})
     CHECK(open_store({.url = "files:" + dir.path(), .job = job}).status().code() == Code::invalid);
+}
+
+TEST_CASE("the store of a simulated job keeps the contract of every store") {
+  const std::int64_t now_ns = lease_ns;
+  SimStore store(lease_ns, true);
+  test::check_contract([&] { return std::make_unique<SimStoreOfProcess>(store, now_ns); });
+}
+
+TEST_CASE("in the simulated store, too, a lead is taken when its lease has ended, and only then") {
+  SimStore store(3 * lease_ns, true);
+  const auto one = test::claim_of(1, 1), two = test::claim_of(2, 1);
+  const auto first = store.advance(0, one, true, 0);
+  REQUIRE(first);
+  CHECK(store.keep_lead(1, 2 * lease_ns));
+  CHECK_FALSE(store.advance(*first, two, true, 4 * lease_ns));
+  CHECK(store.read(5 * lease_ns)->leader_lives == false);
+  CHECK_FALSE(store.advance(*first, test::claim_of(1, 2), false, 5 * lease_ns));  // it leads no more
+  const auto second = store.advance(*first, two, true, 5 * lease_ns);
+  REQUIRE(second);
+  CHECK_FALSE(store.advance(*first, test::claim_of(1, 1), true, 9 * lease_ns));  // another claim is there by now
+  CHECK(store.advance(*second, test::claim_of(2, 2), false, 6 * lease_ns));
+  CHECK(store.given_to(2) == 2);
+  CHECK(store.given_to(1) == 0);
+}
+
+TEST_CASE("a store whose compare-and-set does not compare gives a generation to two leaders, and says so") {
+  SimStore store(lease_ns, false);
+  REQUIRE(store.advance(0, test::claim_of(1, 1), true, 0));
+  REQUIRE(store.advance(0, test::claim_of(1, 2), false, 0));
+  REQUIRE(store.advance(0, test::claim_of(2, 2), false, 0));
+  CHECK(store.violation().find("generation 2 to two leaders") != std::string::npos);
 }

@@ -207,6 +207,8 @@ const char* name_of(Planted planted) {
     case Planted::claims_newer: return "claims_newer";
     case Planted::joins_twice: return "joins_twice";
     case Planted::two_leaders: return "two_leaders";
+    case Planted::compares_not: return "compares_not";
+    case Planted::enters_unclaimed: return "enters_unclaimed";
   }
   return "";
 }
@@ -221,12 +223,14 @@ std::string shortfall_of(const Counts& n, std::int64_t seeds, const ScenarioSet&
   };
   if (scenarios.has_machines()) {
     for (std::size_t i = 0; i < machine_fault_kinds; ++i)
-      if (n.machine_hits[i] == 0)
+      if (n.machine_hits[i] == 0 && scenarios.draws(static_cast<runtime::SimMachineFault::Kind>(i)))
         text += fmt::format("no fault '{}' has hit\n", name_of(static_cast<runtime::SimMachineFault::Kind>(i)));
     least("incidents went on from memory", n.from_memory, 2);
     least("incidents went on in another shape", n.reshaped, 6);
     least("steps were repeated", n.repeated_steps, 20);
     least("processes of a job were lost", n.processes_lost, 5);
+    if (scenarios.draws(runtime::SimMachineFault::Kind::leader_cut_off))
+      least("processes lived on when another one had taken their place", n.processes_superseded, 300);
     return text;
   }
   least("incidents went on from memory", n.from_memory, 2);
@@ -260,6 +264,10 @@ CompiledScenario& ScenarioSet::of(std::uint64_t seed) const {
 }
 
 bool ScenarioSet::draws(FaultKind kind) const {
+  return std::any_of(all_.begin(), all_.end(), [kind](const auto& c) { return c->scenario().weight(kind) > 0; });
+}
+
+bool ScenarioSet::draws(runtime::SimMachineFault::Kind kind) const {
   return std::any_of(all_.begin(), all_.end(), [kind](const auto& c) { return c->scenario().weight(kind) > 0; });
 }
 

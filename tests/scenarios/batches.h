@@ -41,6 +41,7 @@ class ScenarioSet {
   std::size_t size() const { return all_.size(); }
   /// Whether any of them may draw this kind.
   bool draws(FaultKind kind) const;
+  bool draws(runtime::SimMachineFault::Kind kind) const;
   /// Whether its jobs are on machines.
   bool has_machines() const;
 

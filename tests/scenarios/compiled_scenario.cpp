@@ -130,6 +130,7 @@ SimMachinesOptions CompiledScenario::machines() {
   SimMachinesOptions o;
   o.machines = scenario_.machines;
   o.job.machines.count = static_cast<int>(scenario_.nodes);
+  o.lease_ms = scenario_.lease_ms;
   o.job.machines.count_min = static_cast<int>(scenario_.nodes_min);
   o.job.identity = scenario_.name;
   o.job.recovers = true;

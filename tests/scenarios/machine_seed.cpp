@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <deque>
 
 #include "runtime/launch/sim_place.h"
 
@@ -28,7 +29,11 @@ std::int64_t lasts_most_ns(Kind kind) {
   switch (kind) {
     case Kind::machine_lost:
     case Kind::replaced:
-    case Kind::agent_killed: return 8 * one_second_ns;
+    case Kind::agent_killed:
+    case Kind::leader_lost: return 8 * one_second_ns;
+    case Kind::store_away:
+    case Kind::store_cut:
+    case Kind::leader_cut_off:
     case Kind::frozen:
     case Kind::cut_off:
     case Kind::cut_to:
@@ -54,7 +59,8 @@ bool may_lose_memory(const SimMachineHit& h) {
     case Kind::crash:
     case Kind::machine_lost:
     case Kind::replaced:
-    case Kind::agent_killed: return true;
+    case Kind::agent_killed:
+    case Kind::leader_lost: return true;
     default: return h.until_ns - h.at_ns >= long_away_ns;
   }
 }
@@ -65,10 +71,10 @@ std::int64_t count_of(const MachinesRun& run, Kind kind) {
   return std::count_if(run.out.hits.begin(), run.out.hits.end(), [&](const auto& h) { return h.kind == kind; });
 }
 
-void check_lines(const CompiledScenario& c, const MachinesRun& run, Violations& violations) {
+void check_lines(const CompiledScenario& c, const Told& told, Violations& violations) {
   const auto& whole = c.undisturbed().steps;
-  for (std::size_t i = 0; i < run.told.steps.size(); ++i) {
-    const StepResult& one = run.told.steps[i];
+  for (std::size_t i = 0; i < told.steps.size(); ++i) {
+    const StepResult& one = told.steps[i];
     if (one.step != static_cast<std::int64_t>(i) || i >= whole.size()) {
       violations.push_back(fmt::format("the line of step {} is where that of step {} is due", one.step, i));
       return;
@@ -78,7 +84,7 @@ void check_lines(const CompiledScenario& c, const MachinesRun& run, Violations& 
       violations.push_back(fmt::format("step {} has loss {:.17g} and norm {:.17g}, and {:.17g} and {:.17g} undisturbed",
                                        i, one.loss, one.grad_norm, whole[i].loss, whole[i].grad_norm));
   }
-  for (const auto& [version, values] : run.told.evaluations) {
+  for (const auto& [version, values] : told.evaluations) {
     const auto it = c.undisturbed().evaluations.find(version);
     if (it == c.undisturbed().evaluations.end() ||
         !std::equal(values.begin(), values.end(), it->second.begin(), it->second.end(), equal_bits))
@@ -154,13 +160,16 @@ Ending check_machines(const CompiledScenario& c, const MachinesRun& run, Violati
   const JobResult& job = run.out.job;
   const auto hits = std::ssize(run.out.hits);
   violations.insert(violations.end(), run.out.violations.begin(), run.out.violations.end());
-  check_lines(c, run, violations);
+  check_lines(c, run.told, violations);
+  for (const Told& before : run.told_before) check_lines(c, before, violations);
   check_state(c, run, violations);
   if (run.out.run.virtual_ns > calm_machines_ns + hits * machine_fault_ns)
     violations.push_back(fmt::format("the job took {:.1f} s of virtual time, with {} faults",
                                      static_cast<double>(run.out.run.virtual_ns) * 1e-9, hits));
   if (run.out.kept_nothing) {
-    if (memory_survives(c.scenario(), run) && run.out.processes.back().lines_before > 1)
+    const bool had_lines = std::any_of(run.out.processes.begin(), run.out.processes.end(),
+                                       [](const SimJobProcess& p) { return p.lines_before > 1; });
+    if (memory_survives(c.scenario(), run) && had_lines)
       violations.push_back("the job began again, and agents had kept nothing, though no memory was lost");
     return Ending::state_lost;
   }
@@ -176,6 +185,17 @@ Ending check_machines(const CompiledScenario& c, const MachinesRun& run, Violati
   if (job.exit_code == exit_interrupted && count_of(run, Kind::interrupt) > 0) return Ending::interrupted;
   if (job.exit_code == exit_do_not_requeue && (hits > incidents_in_a_row_max || count_of(run, Kind::apart) > 0))
     return Ending::gave_up;
+  const bool store_lost =
+      count_of(run, Kind::store_away) + count_of(run, Kind::store_cut) + count_of(run, Kind::leader_cut_off) > 0;
+  const bool begun = run.out.processes.size() > 1 || run.out.processes[0].first_generation > 0;
+  if (job.exit_code == exit_worker && !begun && store_lost && job.status.message() == "the store does not answer")
+    return Ending::not_begun;  // it could not take the lead
+  if (job.exit_code == exit_worker && !begun && c.scenario().lease_ms > 0 && hits > 0 &&
+      job.status.message().find("and its machines have") != std::string::npos)
+    return Ending::not_begun;  // one that had joined was lost before the job began
+  if (job.exit_code == exit_worker && run.told.steps.empty() && hits > 0 &&
+      job.status.message().starts_with("a machine was lost before the job began"))
+    return Ending::not_begun;
   if (job.exit_code == exit_worker && !memory_survives(c.scenario(), run) &&
       job.status.message().find("with which the job began in memory, not all is left") != std::string::npos)
     return Ending::state_lost;
@@ -190,14 +210,17 @@ SeedRun run_machine_seed(CompiledScenario& c, std::uint64_t seed, Planted plante
   o.seed = seed;
   o.faults = run.faults;
   o.flaw = flaw_of(planted);
-  Told& told = run.told;
-  o.lines = [&told] { return std::ssize(told.steps); };
+  std::deque<Told> files;  // of each session: the one before may still write its own
+  o.lines = [&files] { return files.empty() ? 0 : std::ssize(files.back().steps); };
   o.session = [&](std::int64_t first) {
+    Told& told = files.emplace_back(files.empty() ? Told() : files.back());
     if (first < std::ssize(told.steps)) told.steps.resize(static_cast<std::size_t>(first));
     std::erase_if(told.evaluations, [&](const auto& e) { return e.first >= first; });
     return session_of(c.scenario(), first, told);
   };
   run.out = simulate_machines(c.plan(), c.ops(), c.user_actors(), o);
+  if (!files.empty()) run.told = std::move(files.back()), files.pop_back();
+  run.told_before = {files.begin(), files.end()};
 
   SeedRun result;
   const Ending ending = check_machines(c, run, result.violations);
@@ -212,7 +235,10 @@ SeedRun run_machine_seed(CompiledScenario& c, std::uint64_t seed, Planted plante
   ++n.endings[static_cast<std::size_t>(ending)];
   for (const MachineFault& f : run.faults) ++n.machine_faults[static_cast<std::size_t>(f.kind)];
   for (const SimMachineHit& h : run.out.hits) ++n.machine_hits[static_cast<std::size_t>(h.kind)];
-  n.processes_lost = std::ssize(run.out.processes) - 1;
+  for (const SimJobProcess& p : run.out.processes) {
+    n.processes_lost += p.lost;
+    n.processes_superseded += p.replaced;
+  }
   for (const Incident& i : run.out.incidents) {
     ++n.incidents;
     n.planned += i.planned;
@@ -229,8 +255,10 @@ SeedRun run_machine_seed(CompiledScenario& c, std::uint64_t seed, Planted plante
   for (const SimMachineHit& h : run.out.hits)
     story += fmt::format("  hit: {} at {:.6f} s\n", name_of(h.kind), static_cast<double>(h.at_ns) * 1e-9);
   for (const SimJobProcess& p : run.out.processes)
-    story += fmt::format("  process from version {}, with {} lines, generations {} to {}{}\n", p.first, p.lines_before,
-                         p.first_generation, p.last_generation, p.lost ? ", lost" : "");
+    story += fmt::format("  process from version {}, with {} lines, generations {} to {}{}{}{}\n", p.first,
+                         p.lines_before, p.first_generation, p.last_generation, p.lost ? ", lost" : "",
+                         p.replaced ? ", replaced while it lived" : "",
+                         p.exit_code >= 0 ? fmt::format(", exit code {}", p.exit_code) : "");
   for (const Incident& i : run.out.incidents)
     story += fmt::format("  incident: {}\n    generation {}, from version {} of {} ({}){}\n", i.cause, i.generation,
                          i.version, i.committed, i.from.empty() ? "initial values" : i.from,

@@ -17,12 +17,13 @@ std::vector<runtime::SimMachineFault> draw_machine_faults(const Scenario& scenar
 struct MachinesRun {
   std::vector<runtime::SimMachineFault> faults;
   Told told;  ///< the lines that are written at its end; a process that begins again drops those it repeats
+  std::vector<Told> told_before;  ///< by processes before the last one, which may have lived on
   runtime::SimMachinesOutcome out;
 };
 
 /// How it has ended. Adds what was violated: each line is there once and bitwise that of the undisturbed job;
-/// generations grow and have one leader; where memory survives, the job goes on from it and repeats one step at most;
-/// it ends within a time that its faults explain.
+/// generations grow and have one leader, with a store the one to which it was given; where memory survives, the job
+/// goes on from it and repeats one step at most; it ends within a time that its faults explain.
 Ending check_machines(const CompiledScenario& c, const MachinesRun& run, Violations& violations);
 
 /// As run_seed, of a scenario with machines.

@@ -64,6 +64,8 @@ std::vector<std::string> signs_of(Planted planted) {
     case Planted::claims_newer: return {"of which this place holds no ", "has loss ", "params_hash is "};
     case Planted::joins_twice: return {"has two agents"};
     case Planted::two_leaders: return {"has two leaders"};
+    case Planted::compares_not: return {"to two leaders", "has two leaders"};
+    case Planted::enters_unclaimed: return {"has two leaders"};
   }
   return {};
 }
@@ -116,9 +118,10 @@ int main(int argc, char** argv) {
   std::vector<Planted> planted;
   bool debug = false;
   const std::map<std::string, Planted> names = {
-      {"unfenced", Planted::unfenced},       {"no_sync", Planted::no_sync},
-      {"whole_early", Planted::whole_early}, {"claims_newer", Planted::claims_newer},
-      {"joins_twice", Planted::joins_twice}, {"two_leaders", Planted::two_leaders}};
+      {"unfenced", Planted::unfenced},         {"no_sync", Planted::no_sync},
+      {"whole_early", Planted::whole_early},   {"claims_newer", Planted::claims_newer},
+      {"joins_twice", Planted::joins_twice},   {"two_leaders", Planted::two_leaders},
+      {"compares_not", Planted::compares_not}, {"enters_unclaimed", Planted::enters_unclaimed}};
   cli.add_option("--seeds", seeds, "FIRST:LAST, each run twice (default: 1:300); TROUPE_ONE_IN=N runs one in N")
       ->type_name("FIRST:LAST");
   auto* one = cli.add_option("--seed", seed, "one seed, with its story");
@@ -127,7 +130,7 @@ int main(int argc, char** argv) {
   cli.add_option("--scenarios", folder, "folder of *.toml (default: tests/scenarios)");
   cli.add_option("--planted", planted,
                  "a planted error, which must be found: unfenced, no_sync, whole_early; with --machines unfenced, "
-                 "claims_newer, joins_twice, two_leaders (repeatable)")
+                 "claims_newer, joins_twice, two_leaders, compares_not, enters_unclaimed (repeatable)")
       ->transform(CLI::CheckedTransformer(names))
       ->allow_extra_args(false);
   cli.add_option("--jobs", options.jobs, "processes at a time (default: 2)")->check(CLI::Range(1, 256));

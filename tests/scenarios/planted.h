@@ -19,7 +19,10 @@ enum class Planted : std::uint8_t {
   // Of jobs on machines:
   claims_newer,  ///< an agent says that it has kept a version more than it has
   joins_twice,   ///< an agent's machine joins once more, under another name
-  two_leaders    ///< agents name an older generation than their last one, which a job that begins again takes then
+  two_leaders,   ///< agents name an older generation than their last one, which a job that begins again takes then
+  // Of jobs with a store:
+  compares_not,     ///< the store's compare-and-set does not compare
+  enters_unclaimed  ///< a process enters a generation before the store has given it
 };
 
 /// What is wrong with the machines of a job then.
@@ -30,6 +33,8 @@ inline runtime::SimMachinesFlaw flaw_of(Planted planted) {
     case Planted::claims_newer: return SimMachinesFlaw::claims_newer;
     case Planted::joins_twice: return SimMachinesFlaw::joins_twice;
     case Planted::two_leaders: return SimMachinesFlaw::two_leaders;
+    case Planted::compares_not: return SimMachinesFlaw::compares_not;
+    case Planted::enters_unclaimed: return SimMachinesFlaw::enters_unclaimed;
     case Planted::none:
     case Planted::no_sync:
     case Planted::whole_early: break;

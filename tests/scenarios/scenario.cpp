@@ -142,6 +142,11 @@ void check_machines(const Scenario& s, Section& root) {
     root.fail("machines", root.node("machines"), fmt::format("{} places on {} machines", s.ranks(), s.nodes));
   if (s.spares > 0 || !s.changes.empty() || s.checkpoint_every > 0)
     root.fail("machines", root.node("machines"), "a job without spares, changes and checkpoints");
+  for (std::size_t i = 0; i < machine_fault_kinds; ++i)
+    if (const auto kind = static_cast<runtime::SimMachineFault::Kind>(i);
+        s.lease_ms == 0 && needs_store(kind) && s.weight(kind) > 0)
+      root.fail(fmt::format("machine_faults.{}", name_of(kind)).c_str(), root.node("machine_faults"),
+                "0, or a store: 'lease_ms'");
   if (std::all_of(s.machine_weights.begin(), s.machine_weights.end(), [](std::int64_t w) { return w == 0; }))
     root.fail("machine_faults", root.node("machine_faults"), "a kind of fault with a weight above 0");
 }
@@ -216,8 +221,18 @@ const char* name_of(runtime::SimMachineFault::Kind kind) {
     case Kind::job_lost: return "job_lost";
     case Kind::job_stopped: return "job_stopped";
     case Kind::interrupt: return "interrupt";
+    case Kind::store_away: return "store_away";
+    case Kind::store_cut: return "store_cut";
+    case Kind::leader_cut_off: return "leader_cut_off";
+    case Kind::leader_lost: return "leader_lost";
   }
   return "";
+}
+
+bool needs_store(runtime::SimMachineFault::Kind kind) {
+  using Kind = runtime::SimMachineFault::Kind;
+  return kind == Kind::store_away || kind == Kind::store_cut || kind == Kind::leader_cut_off ||
+         kind == Kind::leader_lost;
 }
 
 bool takes_place(FaultKind kind) {
@@ -274,6 +289,7 @@ Expected<Scenario> parse_scenario(std::string_view text, const std::string& file
     s.nodes = std::ssize(s.machines);
     root.whole("nodes", s.nodes, 1, s.nodes);
     root.whole("min_nodes", s.nodes_min, 1, 6);
+    root.whole("lease_ms", s.lease_ms, 1000, 60'000);
     root.section("machine_faults", [&](Section& faults) {
       faults.whole("most", s.faults_most, 1, 8);
       for (std::size_t i = 0; i < machine_fault_kinds; ++i)

@@ -10,7 +10,8 @@
 //   kill = 4
 //   hang = 1
 //
-// A job on several machines (runtime/launch/sim_machines.h) has `machines` and [machine_faults] instead of [faults].
+// A job on several machines (runtime/launch/sim_machines.h) has `machines` and [machine_faults] instead of [faults];
+// with `lease_ms` it has a store, by which another machine takes the place of its process when that is lost.
 #pragma once
 
 #include <array>
@@ -61,10 +62,12 @@ bool is_of_two(FaultKind kind);
 bool is_of_disk(FaultKind kind);
 
 /// What may happen to a job on machines: SimMachineFault::Kind, by the same order.
-inline constexpr std::size_t machine_fault_kinds = static_cast<std::size_t>(runtime::SimMachineFault::Kind::interrupt) +
-                                                   1;
+inline constexpr std::size_t machine_fault_kinds =
+    static_cast<std::size_t>(runtime::SimMachineFault::Kind::leader_lost) + 1;
 /// The key of a kind in a file: "cut_off".
 const char* name_of(runtime::SimMachineFault::Kind kind);
+/// It hits the job's store, or the ways to it, or what only a job with a store survives.
+bool needs_store(runtime::SimMachineFault::Kind kind);
 
 struct Scenario {
   std::string name;  ///< of the file, without its folder and ".toml"
@@ -84,9 +87,13 @@ struct Scenario {
   std::vector<std::int32_t> machines;  ///< places of each; empty: the job is on one machine, and has `weights`
   std::int64_t nodes = 0;              ///< of these so many have the job; the others wait
   std::int64_t nodes_min = 1;          ///< with which a job goes on that does not replace what it has lost
+  std::int64_t lease_ms = 0;           ///< of its leader in the job's store; 0: the job has no store
   std::array<std::int64_t, machine_fault_kinds> machine_weights{};
 
   std::int64_t weight(FaultKind kind) const { return weights[static_cast<std::size_t>(kind)]; }
+  std::int64_t weight(runtime::SimMachineFault::Kind kind) const {
+    return machine_weights[static_cast<std::size_t>(kind)];
+  }
   std::int64_t ranks() const;
   std::int64_t places() const { return ranks() + spares; }
 };

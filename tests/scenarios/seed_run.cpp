@@ -197,7 +197,7 @@ void Counts::add(const Counts& o) {
   repeated_steps += o.repeated_steps, begun_again += o.begun_again;
   for (std::size_t i = 0; i < faults.size(); ++i) faults[i] += o.faults[i], hits[i] += o.hits[i];
   for (std::size_t i = 0; i < endings.size(); ++i) endings[i] += o.endings[i];
-  processes_lost += o.processes_lost;
+  processes_lost += o.processes_lost, processes_superseded += o.processes_superseded;
   for (std::size_t i = 0; i < machine_faults.size(); ++i)
     machine_faults[i] += o.machine_faults[i], machine_hits[i] += o.machine_hits[i];
   slowest_virtual_ns = std::max(slowest_virtual_ns, o.slowest_virtual_ns);
@@ -212,7 +212,9 @@ std::string text(const Counts& n) {
     if (n.machine_faults[i] > 0)
       out += fmt::format(" {} {}/{},", name_of(static_cast<Kind>(i)), n.machine_hits[i], n.machine_faults[i]);
   out.back() = '\n';
-  if (n.processes_lost > 0) out += fmt::format("processes of jobs that were lost: {}\n", n.processes_lost);
+  if (n.processes_lost > 0)
+    out += fmt::format("processes of jobs that were lost: {}, that lived when another one took their place: {}\n",
+                       n.processes_lost, n.processes_superseded);
   out += fmt::format(
       "incidents: {} ({} planned, {} in another shape); from memory {}, from a checkpoint {}, from initial values {}; "
       "{} steps repeated\n",

@@ -21,7 +21,7 @@ struct Counts {
   std::array<std::int64_t, 9> endings{};           ///< of starts, by Ending
   std::int64_t slowest_virtual_ns = 0;             ///< of a start
   // Of jobs on machines:
-  std::int64_t processes_lost = 0;                                 ///< of the job
+  std::int64_t processes_lost = 0, processes_superseded = 0;       ///< of the job; the second: that lived when replaced
   std::array<std::int64_t, machine_fault_kinds> machine_faults{};  ///< drawn, by SimMachineFault::Kind
   std::array<std::int64_t, machine_fault_kinds> machine_hits{};
   void add(const Counts& other);
