@@ -68,21 +68,14 @@ struct Answered final : actors::UserActor {
   const std::string name;
 };
 
-/// What is sent there and back, in one measurement of a pair. The first one has no message. At once: each machine sends
-/// before it has heard the other's message.
-struct Measurement {
-  std::int64_t there = 0, back = 0;
-  bool at_once = false;
-};
-constexpr std::array<Measurement, measurements_of_pair> measurements = {{
+/// What is sent there and back, in one measurement of a pair. The first one has no message.
+constexpr std::array<std::pair<std::int64_t, std::int64_t>, measurements_of_pair> measurements = {{
     {0, 0},
     {small_bytes, small_bytes},
     {middle_bytes, small_bytes},
     {small_bytes, middle_bytes},
     {large_bytes, small_bytes},
     {small_bytes, large_bytes},
-    {middle_bytes, middle_bytes, true},
-    {large_bytes, large_bytes, true},
 }};
 
 std::string measurement_name(std::size_t pair, std::size_t measurement) {
@@ -106,23 +99,15 @@ Expected<Plan> link_plan(const App& app, int machines, const std::vector<std::pa
   for (std::size_t p = 0; p < pairs.size(); ++p)
     for (std::size_t m = 0; m < measurements.size(); ++m) {
       const auto [a, b] = pairs[p];
-      const auto [there, back, at_once] = measurements[m];
+      const auto [there, back] = measurements[m];
       const std::string name = measurement_name(p, m);
-      const auto answer = [&](int machine, const char* what, const std::vector<Value>& to, std::int64_t bytes) {
-        on(machine, name + what);
-        return g.actor("calibrate.answer", name + what, to, {{"x", type(bytes)}});
-      };
       on(a, name + ".ask");
-      at = g.actor("calibrate.ask", name + ".ask", at,
-                   {{"x", type(at_once ? small_bytes : std::max(there, small_bytes))}});
+      at = g.actor("calibrate.ask", name + ".ask", at, {{"x", type(std::max(there, small_bytes))}});
       if (there == 0) {
         at = g.op("relu", at);
-      } else if (at_once) {
-        const auto come_back = answer(b, ".back", at, back);
-        at = answer(b, ".heard", answer(a, ".there", at, there), small_bytes);
-        at.push_back(come_back[0]);
       } else {
-        at = answer(b, ".answer", at, back);
+        on(b, name + ".answer");
+        at = g.actor("calibrate.answer", name + ".answer", at, {{"x", type(back)}});
       }
       on(a, name);
       at = g.actor("calibrate.answered", name, at, {{"x", type(small_bytes)}}, {{"reports", name}});
@@ -143,7 +128,7 @@ constexpr double least_latency_s = 1e-6;
 
 bool differs(double value, double typical) { return std::abs(value - typical) > odd_share * typical; }
 
-/// Bytes per second of one way (0, 1), or of each while both are used (2); 0: none, by these times.
+/// Bytes per second of one way; 0: none, by these times.
 double rate_of(const PairTimes& t, std::size_t way) {
   const double more_s = t.large_s[way] - t.middle_s[way];
   return more_s > 0 ? static_cast<double>(large_bytes - middle_bytes) / more_s : 0;
@@ -166,13 +151,13 @@ std::vector<std::pair<int, int>> pairs_to_measure(int n) {
 }
 
 Expected<LinkCost> link_of(const PairTimes& t) {
-  const double there_per_s = rate_of(t, 0), back_per_s = rate_of(t, 1), both_per_s = rate_of(t, 2);
+  const double there_per_s = rate_of(t, 0), back_per_s = rate_of(t, 1);
   // The act before a message and the one behind it wait as long for each other as where an op is between them.
   const double latency_s = std::max(least_latency_s, t.small_s / 2 - t.op_s);
-  if (there_per_s == 0 || back_per_s == 0 || both_per_s == 0)
+  if (there_per_s == 0 || back_per_s == 0)
     return Status(Code::unavailable,
                   "messages took less time than none: other work keeps a machine busy; calibrate when it is quiet");
-  LinkCost link{latency_s, std::min({there_per_s, back_per_s, both_per_s})};
+  LinkCost link{latency_s, std::min(there_per_s, back_per_s)};
   const double middle_s = std::min(t.middle_s[0] - static_cast<double>(middle_bytes) / there_per_s,
                                    t.middle_s[1] - static_cast<double>(middle_bytes) / back_per_s);
   link.rendezvous_s = std::max(0.0, middle_s - t.small_s);
@@ -181,10 +166,7 @@ Expected<LinkCost> link_of(const PairTimes& t) {
 
 PairTimes times_of(const PairRounds& rounds) {
   const auto all = [&](const std::function<double(const std::vector<double>&)>& of) {
-    return PairTimes{of(rounds[0]),
-                     of(rounds[1]),
-                     {of(rounds[2]), of(rounds[3]), of(rounds[6])},
-                     {of(rounds[4]), of(rounds[5]), of(rounds[7])}};
+    return PairTimes{of(rounds[0]), of(rounds[1]), {of(rounds[2]), of(rounds[3])}, {of(rounds[4]), of(rounds[5])}};
   };
   const PairTimes medians = all(median_of);
   if (link_of(medians).ok()) return medians;

@@ -23,23 +23,20 @@ inline constexpr int all_pairs_max = 6;
 struct PairTimes {
   double op_s = 0;     ///< no message: an op of another stream, at the first machine
   double small_s = 0;  ///< both ways small_bytes
-  /// one way middle_bytes, or large_bytes, the other way small_bytes: from the first machine, and to it; and so much
-  /// both ways at once
-  double middle_s[3] = {}, large_s[3] = {};
+  /// one way middle_bytes, or large_bytes, the other way small_bytes: from the first machine, and to it
+  double middle_s[2] = {}, large_s[2] = {};
 };
 inline constexpr std::int64_t small_bytes = 8, middle_bytes = 64 << 10, large_bytes = 4 << 20;
 
-/// The seconds of each round: no message, small ones, middle ones there and back, large ones there and back, middle and
-/// large ones both ways.
-inline constexpr std::size_t measurements_of_pair = 8;
+/// The seconds of each round, in the order of PairTimes.
+inline constexpr std::size_t measurements_of_pair = 6;
 using PairRounds = std::array<std::vector<double>, measurements_of_pair>;
 /// Medians over the rounds; where these are of no link (link_of), as other work was in the way of most rounds, the
 /// quickest of each. REQUIRES: a round at least of each.
 PairTimes times_of(const PairRounds& rounds);
 
 /// The link of such times: its latency is half of what a round of small messages takes beyond two ops; its rate that of
-/// the slower way, or of both at once where that is less (TCP's acknowledgements wait behind data), by what a large
-/// message takes beyond a middle one; the rendezvous is what is left of a middle one.
+/// the slower way, by what a large message takes beyond a middle one; the rendezvous is what is left of a middle one.
 /// A latency that is lost among these counts as a microsecond. Error (unavailable): times that no link has: other work
 /// keeps a machine busy.
 Expected<LinkCost> link_of(const PairTimes& times);

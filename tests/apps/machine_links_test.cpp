@@ -13,11 +13,10 @@ using namespace troupe::calibrate;
 namespace {
 
 /// The times that such links would have, with a hand-over of 40 us.
-PairTimes times_of(double latency_s, double there_per_s, double back_per_s, double rendezvous_s,
-                   double both_per_s = 1e12) {
+PairTimes times_of(double latency_s, double there_per_s, double back_per_s, double rendezvous_s) {
   const double op_s = 2 * 40e-6, small_s = 2 * (op_s + latency_s);
   PairTimes t{op_s, small_s, {}, {}};
-  for (const auto& [way, per_s] : {std::pair(0, there_per_s), {1, back_per_s}, {2, both_per_s}}) {
+  for (const auto& [way, per_s] : {std::pair(0, there_per_s), {1, back_per_s}}) {
     t.middle_s[way] = small_s + rendezvous_s + static_cast<double>(middle_bytes) / per_s;
     t.large_s[way] = small_s + rendezvous_s + static_cast<double>(large_bytes) / per_s;
   }
@@ -33,7 +32,6 @@ TEST_CASE("a link is found from its times: latency, the slower way's rate, rende
   CHECK(link->bytes_per_s == doctest::Approx(1e8));
   CHECK(link->rendezvous_s == doctest::Approx(6e-3));
   CHECK(link_of(times_of(3e-3, 2e8, 1e8, 0))->rendezvous_s < 1e-9);
-  CHECK(link_of(times_of(3e-3, 2e8, 1e8, 0, 9e7))->bytes_per_s == doctest::Approx(9e7));
   CHECK(link_of(times_of(-1e-3, 2e8, 1e8, 0))->latency_s == 1e-6);  // less than acts wait for each other
   PairTimes busy = times_of(3e-3, 2e8, 1e8, 0);
   busy.large_s[1] = busy.middle_s[1] / 2;
@@ -46,8 +44,7 @@ TEST_CASE("a pair of which most rounds were disturbed is judged by the quickest 
   const std::vector<double> disturbs = {0.3, 0.001, 0, 0.25, 0.4, 0.002, 0.3, 0.26};
   PairRounds rounds;
   const std::array<double, measurements_of_pair> of = {quiet.op_s,        quiet.small_s,    quiet.middle_s[0],
-                                                       quiet.middle_s[1], quiet.large_s[0], quiet.large_s[1],
-                                                       quiet.middle_s[2], quiet.large_s[2]};
+                                                       quiet.middle_s[1], quiet.large_s[0], quiet.large_s[1]};
   for (std::size_t m = 0; m < rounds.size(); ++m)
     for (const double more : disturbs) rounds[m].push_back(of[m] + (m == 3 ? more : more / 100));
   const auto link = link_of(times_of(rounds));
