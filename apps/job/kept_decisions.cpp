@@ -14,11 +14,16 @@ namespace troupe::lm {
 using namespace runtime;
 
 KeptDecisions decisions_of(const JobArguments& a, const Prepared& p, const Plan& plan) {
-  return {a.costs, p.costs_file, p.machines, p.order, {plan.pipeline.ahead, plan.pipeline.weights_apart}};
+  return {a.costs.empty() ? p.named_costs : a.costs,
+          p.costs_file,
+          p.machines,
+          p.order,
+          {plan.pipeline.ahead, plan.pipeline.weights_apart}};
 }
 
 Status decide_as(Prepared& p, const JobArguments& a, const KeptDecisions& decided) {
   TROUPE_TRY(put_on_machines(p, a, decided.machines));
+  p.named_costs = decided.named;
   p.order = decided.order;
   p.ahead = decided.ahead;
   return {};

@@ -28,6 +28,7 @@ struct Prepared {
   std::vector<comm::Throttle> throttle;
   std::vector<runtime::Injection> injections;
   calibrate::CostsFile costs_file;  ///< of which the next two are
+  std::string named_costs;          ///< JobArguments::costs of the run's first process
   CostModel costs;                  ///< with the throttle
   CostModel layout_costs;           ///< with the throttle; the same on any dp and pp and with any number of threads
   std::string costs_from, layout_costs_from;  ///< "built-in", or the path of the file

@@ -74,7 +74,7 @@ int scale_command(const RunningArguments& a) {
 int logs_command(const RunningArguments& a) {
   constexpr int limit_s = 10;
   constexpr auto looks_again = std::chrono::milliseconds(200);
-  std::int64_t next = a.lines > 0 ? -a.lines : 0;
+  std::int64_t next = a.lines > 0 ? -a.lines : 0, end = 0;  // `end`: of the log as the command was given
   for (bool heard = false;; heard = true) {
     Unanswered failed;
     const auto answer = ask(a, fmt::format("{}{}", logs_request, next), limit_s, failed);
@@ -82,17 +82,22 @@ int logs_command(const RunningArguments& a) {
     if (!answer) return heard && failed.exit_code == exit_output ? exit_ok : say(failed.why, failed.exit_code);
     const auto log = read_logs_answer(*answer);
     if (!log.ok()) return say(log.status(), exit_output);
-    if (heard && log->first < next) {  // another process leads the run by now: its log is another one
+    if (!heard) end = log->end;
+    if (heard && log->end < next) {  // another process leads the run by now: its log is another one
       next = 0;
       continue;
     }
     if (next >= 0 && log->first > next)
       report::print(fmt::format("({} before are kept no more)\n", counted(log->first - next, "line")));
-    for (const std::string& line : log->lines) report::print(plain_line(line) + "\n");
-    next = log->first + std::ssize(log->lines);
+    next = log->first;
+    for (const std::string& line : log->lines) {
+      if (!a.follows && next == end) break;
+      report::print(plain_line(line) + "\n");
+      ++next;
+    }
     if (report::reader_gone()) return exit_ok;
-    if (!log->lines.empty() && !a.follows) continue;  // an answer holds a part only
-    if (!a.follows) return exit_ok;
+    if (!a.follows && next >= end) return exit_ok;
+    if (next < log->end) continue;  // an answer holds a part only
     std::this_thread::sleep_for(looks_again);
   }
 }

@@ -152,16 +152,12 @@ Status Training::open(int& code) {
   if (a_.machines.count > 0) {
     TROUPE_TRY(gather(code));
     if (!decided_) TROUPE_TRY(plan(code));
-    if (const Status led = lead_ ? lead_->make_sure() : Status(); !led.ok()) {  // planning may have taken long
-      code = led.code() == Code::superseded ? exit_superseded : exit_worker;
-      return led;
-    }
   }
   for (const auto& choice : choices_) log_info(choice);
   if (a_.resumes_memory()) return begin_from_memory(code);
   if (point_) return begin_at_point(code);
   code = exit_output;
-  return results_.open(plan_, predicted_, 0, false, ahead_);
+  return open_results(0, false, code);
 }
 
 Status Training::plan(int& code) {
@@ -290,11 +286,20 @@ Status Training::begin_at_point(int& code) {
     return invalid(fmt::format("'{}' is of step {}, and the run is to end after {}: raise --steps or schedule.steps",
                                point_->folder, first_step_, steps_));
   code = exit_output;
-  TROUPE_TRY(results_.open(plan_, predicted_, first_step_, continues_results(a_.out, *point_), ahead_));
+  TROUPE_TRY(open_results(first_step_, continues_results(a_.out, *point_), code));
   for (const auto& warning : warnings) log_warn(warning);
   for (const auto& note : notes) results_.note(note);
   results_.note(resumed_text(*point_, p_.config.checkpoint.every));
   return {};
+}
+
+Status Training::open_results(std::int64_t first_step, bool goes_on, int& code) {
+  // Planning may have taken long: the files may be another process's by now.
+  if (const Status led = lead_ ? lead_->make_sure() : Status(); !led.ok()) {
+    code = led.code() == Code::superseded ? exit_superseded : exit_worker;
+    return led;
+  }
+  return results_.open(plan_, predicted_, first_step, goes_on, ahead_);
 }
 
 Status Training::begin_from_memory(int& code) {
@@ -321,7 +326,7 @@ Status Training::begin_from_memory(int& code) {
     if (point_) results_.goes_on(point_->manifest.stamp.job);
     kept_ = std::make_shared<const KeptRun>(*std::move(kept));
     code = exit_output;
-    TROUPE_TRY(results_.open(plan_, predicted_, first_step_, true, ahead_));
+    TROUPE_TRY(open_results(first_step_, true, code));
     results_.note(fmt::format("goes on from step {}, which agents have kept in memory", first_step_));
     return {};
   }
@@ -329,7 +334,7 @@ Status Training::begin_from_memory(int& code) {
   code = exit_checkpoint;
   if (!point_ && a_.taken_over && told == 0) {  // the leader was lost before the first step was done
     code = exit_output;
-    return results_.open(plan_, predicted_, 0, true, ahead_);
+    return open_results(0, true, code);
   }
   if (!point_) return Status(Code::not_found, "--resume memory: " + none + ", and it has no checkpoint");
   if (!kept) log_warn(none + ": the run goes on from its newest checkpoint");

@@ -43,6 +43,8 @@ class Training {
   /// Makes the run begin at `point_`. Error: its configuration does not fit, or the results cannot be written; `code`
   /// says which.
   Status begin_at_point(int& code);
+  /// Opens the run's files, where this process leads the run still. Error: it does not, or the store does not say so.
+  Status open_results(std::int64_t first_step, bool goes_on, int& code);
   /// Makes the run go on with the newest step that agents have kept in memory; where they have none, or a newer
   /// checkpoint is there, as begin_at_point. REQUIRES: gather().
   Status begin_from_memory(int& code);

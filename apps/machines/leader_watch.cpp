@@ -102,7 +102,12 @@ void LeaderWatch::turn(bool hears) {
     if (unread_.ok()) now = stored_;
   }
   if (now && !std::exchange(checked_lease_, true)) check_lease(*now);
-  if (now && is_given_up(*now) && !hears && child_ <= 0) {
+  const std::int64_t now_ns = SteadyClock().now_ns();
+  const bool seems_given_up = now && is_given_up(*now) && !hears && child_ <= 0;
+  if (!seems_given_up) given_up_ = Status(), given_up_since_ns_ = now_ns;
+  // A leader that lives takes its lease again, if only the store was away.
+  if (seems_given_up && now_ns - given_up_since_ns_ < TakeOver::retry_ns) return;
+  if (seems_given_up) {
     given_up_ = Status(Code::exhausted,
                        fmt::format("run '{}' is given up: {} leaders in a row were lost before a step was done, the "
                                    "last one at {}. Started anew it would most likely fail again: look at what they "
@@ -110,7 +115,7 @@ void LeaderWatch::turn(bool hears) {
                                    options_.run, now->claim.without_step, now->claim.address));
     return;
   }
-  if (options_.lead_at.empty() || child_ > 0 || !take_over_.is_due(now, hears, SteadyClock().now_ns())) return;
+  if (options_.lead_at.empty() || child_ > 0 || !take_over_.is_due(now, hears, now_ns)) return;
   start(*now);
 }
 

@@ -41,8 +41,9 @@ class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
   KeptLog kept(std::int64_t from, std::size_t bytes_most) {
     std::lock_guard lock(mutex_);
     const std::int64_t count = std::ssize(kept_);
-    const std::int64_t skipped = from < 0 ? count - std::min(count, -from) : std::clamp(from - first_, {}, count);
-    KeptLog out{first_ + skipped, {}};
+    const std::int64_t skipped = from < 0 ? count - std::min(count, -std::max(from, -count))
+                                          : std::clamp(from - first_, {}, count);
+    KeptLog out{first_ + skipped, first_ + count, {}};
     for (auto i = static_cast<std::size_t>(skipped); i < kept_.size(); ++i) {
       if (kept_[i].size() + 1 > bytes_most) break;
       bytes_most -= kept_[i].size() + 1;
@@ -55,11 +56,7 @@ class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    if (kept_most_ > 0) {
-      kept_.emplace_back(line.data(), line.size() - 1);
-      kept_bytes_ += line.size();
-      forget();
-    }
+    if (kept_most_ > 0) keep_lines({line.data(), line.size()});
     if (to_) to_({line.data(), line.size()});
     // a terminal that is gone: the process goes on
     else (void)!std::fwrite(line.data(), 1, line.size(), stderr);
@@ -67,6 +64,14 @@ class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override {}
 
  private:
+  /// A message may have several lines.
+  void keep_lines(std::string_view text) {
+    for (std::size_t end; (end = text.find('\n')) != std::string_view::npos; text.remove_prefix(end + 1)) {
+      kept_.emplace_back(text.substr(0, std::min(end, plain_line_bytes_max)));
+      kept_bytes_ += kept_.back().size() + 1;
+    }
+    forget();
+  }
   void forget() {
     for (; kept_bytes_ > kept_most_; ++first_) {
       kept_bytes_ -= kept_.front().size() + 1;

@@ -43,10 +43,12 @@ void log_info(std::string_view text);
 void log_warn(std::string_view text);
 void log_error(std::string_view text);
 
-/// Keeps the last lines that were written, of `bytes_most` bytes in all, for kept_log(). At the start: none.
+/// Keeps the last lines that were written, each cut at plain_line_bytes_max, of `bytes_most` bytes in all, for
+/// kept_log(). At the start: none.
 void keep_log(std::size_t bytes_most);
 struct KeptLog {
   std::int64_t first = 0;          ///< the number of the first of `lines`, of all that were written since keep_log()
+  std::int64_t end = 0;            ///< how many those are
   std::vector<std::string> lines;  ///< without their newlines
 };
 /// The lines that are kept from number `from` on (below 0: the last -from), of `bytes_most` bytes at most, newlines

@@ -62,7 +62,10 @@ class Job {
     if (!coordinator_.over()) begin();
     coordinator_.started(clock_.now_ns());
     while (!coordinator_.over()) turn();
-    if (Leadership* const lead = options_.machines.lead.get()) lead->turns_within(0);
+    if (Leadership* const lead = options_.machines.lead.get()) {
+      lead->turns_within(0);
+      if (coordinator_.has_begun()) lead->went_on();
+    }
     // A checkpoint of which all workers have said that it is written is committed, however the job ends.
     coordinator_.finish_checkpoints();
     // A worker whose link closes ends at once, or as soon as its transport is open: killed before, it would leave
@@ -222,6 +225,7 @@ class Job {
     Leadership* const lead = options_.machines.lead.get();
     if (!lead || !lead->is_taken() || coordinator_.over()) return;
     lead->turns_within(patience_ms());
+    if (coordinator_.has_begun()) lead->went_on();
     if (coordinator_.committed() > options_.session.first_step) lead->made_step();
     coordinator_.claimed(lead->claimed());
     if (const Status s = lead->lost(); !s.ok()) coordinator_.superseded(s);

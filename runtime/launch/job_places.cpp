@@ -305,14 +305,19 @@ void JobPlaces::turn(std::int64_t now_ns) {
 }
 
 void JobPlaces::set_aside(PlaceId place) {
-  const Machine& m = machines_[at(place).machine];
-  if (m.own || !m.connection) return;
+  const std::size_t machine = at(place).machine;
+  if (!machines_[machine].own && machines_[machine].connection)
+    set_aside(machine, Status(Code::unavailable, "it is set aside"));
+}
+
+void JobPlaces::set_aside(std::size_t machine, const Status& why) {
+  const Machine& m = machines_[machine];
   constexpr std::int64_t s = 1'000'000'000, first_ns = s, most_ns = 30 * s;
   const std::int64_t now_ns = turned_ns_;
   Aside& aside = aside_[m.name];
   const bool anew = now_ns - aside.since_ns > 2 * aside.wait_ns + 2 * most_ns;
   aside = {now_ns, anew ? first_ns : std::clamp(2 * aside.wait_ns, first_ns, most_ns)};
-  lose(at(place).machine, Status(Code::unavailable, "it is set aside"));
+  lose(machine, why);
 }
 
 std::int64_t JobPlaces::is_aside_until_ns(const std::string& name, bool waits) const {
@@ -424,7 +429,7 @@ void JobPlaces::take(const PlaceStarted& started, Coordinator& coordinator, std:
 void JobPlaces::failed(std::size_t machine, const Status& why, Coordinator& coordinator) {
   const Machine& m = machines_[machine];
   if (m.own || !coordinator.has_begun()) return coordinator.end(m.own ? why : why.in("machine " + m.name), exit_worker);
-  if (m.connection) lose(machine, why);
+  if (m.connection) set_aside(machine, why);  // it may fail again at once
 }
 
 void JobPlaces::take(const Told& told, Coordinator& coordinator, std::int64_t now_ns) {

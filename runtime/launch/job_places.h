@@ -154,6 +154,8 @@ class JobPlaces final : public CoordinatorSink {
   void lose(std::size_t machine, const Status& why);
   void tell(const Plan& plan, std::span<const PlaceId> places, JobGeneration of, bool renews_memory);
   void take(const Told& told, Coordinator& coordinator, std::int64_t now_ns);
+  /// A machine is lost, and taken again only after some time.
+  void set_aside(std::size_t machine, const Status& why);
   /// An agent cannot do what it was told.
   void failed(std::size_t machine, const Status& why, Coordinator& coordinator);
   void take(const PlaceStarted& started, Coordinator& coordinator, std::int64_t now_ns);

@@ -88,9 +88,11 @@ void RunningJob::take_joined(JoinedAgent& one) {
   if (places_.has_machine(machine))  // it may have been lost a moment ago
     return refuse_for_now(one, name_is_taken(machine), told_refused_);
   if (clock_.now_ns() < places_.is_aside_until_ns(machine, coordinator_.waits_for_places()))
-    return refuse_for_now(one,
-                          Status(Code::unavailable, "it was set aside, as it did not reach another machine of the run"),
-                          told_refused_);
+    return refuse_for_now(
+        one,
+        Status(Code::unavailable,
+               "it was set aside, as it did not reach another machine of the run, or did not do its part"),
+        told_refused_);
   const bool was_here = one.joins.kept.of.job == coordinator_.generation().job && !one.joins.kept.places.empty();
   if (was_here && !coordinator_.runs() && !coordinator_.waits_for_places())
     return refuse_for_now(one, Status(Code::unavailable, "the job is about to recover"), told_refused_);

@@ -197,6 +197,7 @@ void MachineWorld::turn_job(Process& p, std::int64_t quiet_ns) {
   job.bring();
   for (JoinedAgent& one : std::exchange(p.port, {})) job.take_joined(one);
   job.bring();
+  if (p.lead && job.coordinator().has_begun()) p.lead->went_on();
   if (p.lead && !job.coordinator().over()) {
     const bool unclaimed = o_.flaw == SimMachinesFlaw::enters_unclaimed;
     job.coordinator().claimed(unclaimed ? job.coordinator().generation() : p.lead->claimed());

@@ -36,6 +36,11 @@ void LeadSteps::ask(JobGeneration generation, const std::string& address) {
   asked_->without_step = made_step_ ? 0 : before_ + 1;
 }
 
+void LeadSteps::moves(const std::string& address) {
+  if (!asked_) asked_ = claim_;
+  asked_->address = address;
+}
+
 void LeadSteps::made_step() {
   if (std::exchange(made_step_, true)) return;
   if (!asked_) asked_ = claim_;
@@ -80,16 +85,21 @@ std::int64_t LeadSteps::read(const Expected<std::optional<StoredClaim>>& now) {
 std::int64_t LeadSteps::advanced(const Call& call, const Expected<std::optional<std::int64_t>>& stored) {
   const bool doubted = doubts_;
   if (call.takes_lead) {
+    if (stored.ok() && !*stored) {  // another process was faster: which one is read
+      retakes_ = false;
+      doubts_ = true;
+      return again_ms;
+    }
     end_doubt();
     if (!stored.ok()) return doubted ? retry_ms : 0;
-    if (*stored) {
+    {
       log_warn(fmt::format(
           "the lease of this process had ended, and no other one has taken the lead of run '{}': it leads on",
           options_.run));
       revision_ = **stored;
       sure_ = true;
     }
-    return doubted && asked_ ? again_ms : 0;  // nullopt: another process was faster, as the next call says
+    return doubted && asked_ ? again_ms : 0;
   }
   if (!stored.ok()) return retry_ms;
   if (!*stored) return doubts_ = true, 0;

@@ -54,9 +54,12 @@ class LeadSteps {
 
   /// The store is asked for this generation. A later call takes the place of one that is not answered.
   void ask(JobGeneration generation, const std::string& address);
+  /// The job has begun under this leader: all its places have been ready.
+  void went_on() { went_on_ = true; }
   /// The job has done a step under this leader, which counts in Claim::without_step no more.
   void made_step();
-  bool is_asked() const { return asked_.has_value(); }
+  /// The process leads at another address from now on. REQUIRES: it has claimed a generation.
+  void moves(const std::string& address);
   /// It is time to renew the lease (Store::keep_every_ms).
   void keep() { keeps_ = true; }
   /// Looks once who leads; looks() until the store has answered, or has not.
@@ -90,7 +93,7 @@ class LeadSteps {
   Status led_by(const std::string& address) const;
   /// Whether the store forgets the job as this process ends in order. Not where it leads for one that was lost, and has
   /// not gone on: another machine may still do so.
-  bool withdraws() const { return lost_.ok() && (options_.of_revision == 0 || claimed_.number > 0); }
+  bool withdraws() const { return lost_.ok() && (options_.of_revision == 0 || went_on_); }
   const LeadershipOptions& options() const { return options_; }
 
  private:
@@ -102,7 +105,7 @@ class LeadSteps {
   std::uint32_t newest_generation_ = 0;
   Claim claim_;               // as the store has it
   std::uint32_t before_ = 0;  // Claim::without_step of the leaders before this one
-  bool made_step_ = false;
+  bool made_step_ = false, went_on_ = false;
   std::int64_t revision_ = 0;   // of claim_
   std::optional<Claim> asked_;  // that is to be stored
   JobGeneration claimed_;

@@ -62,8 +62,7 @@ bool Leadership::leads_still() {
 Status Leadership::take(const std::string& address, int interrupt_fd) {
   if (taken_) {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(address_, address) != address && steps_.claimed().number > 0 && !steps_.is_asked())
-      steps_.ask(steps_.claimed(), address_);
+    if (std::exchange(address_, address) != address && steps_.claimed().number > 0) steps_.moves(address_);
     wakes_.notify_all();
     return {};
   }
@@ -115,6 +114,11 @@ Status Leadership::take(const std::string& address, int interrupt_fd) {
   thread_ = std::thread([this] { serve(); });
   ::pthread_sigmask(SIG_SETMASK, &own, nullptr);
   return {};
+}
+
+void Leadership::went_on() {
+  const std::lock_guard lock(mutex_);
+  steps_.went_on();
 }
 
 void Leadership::made_step() {

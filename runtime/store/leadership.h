@@ -37,6 +37,8 @@ class Leadership {
   /// The newest generation that any process had claimed for a job of this name when take() found it.
   std::uint32_t newest_generation() const { return newest_generation_; }
 
+  /// The job has begun under this leader: all its places have been ready.
+  void went_on();
   /// The job has done a step under this leader, which counts in Claim::without_step no more.
   void made_step();
   /// The job's loop turns, and will again within `most_ms`: a lease is not renewed for a loop that does not, so that

@@ -41,8 +41,10 @@ struct ManyIncidents {
     return done();
   }
   bool has_all() const {
-    const std::string says = run(troupe_command({"ps", job.out})).out;
-    return says.find(", as ") == std::string::npos || says.find("as dp=4,pp=2") != std::string::npos;
+    const Outcome ps = run(troupe_command({"ps", job.out}));
+    const std::string& says = ps.out;
+    return ps.code == exit_ok &&
+           (says.find(", as ") == std::string::npos || says.find("as dp=4,pp=2") != std::string::npos);
   }
 };
 
@@ -81,6 +83,8 @@ TEST_CASE("a run loses machine after machine, has each back, and ends with one w
     REQUIRE(r.waits([&] { return incidents() > before; }, 60));
     to_line_s[kind].push_back(now_s() - begin_s);
     const auto incident = incidents_of(r.job.out).back();
+    CHECK(incident["from"] == "memory");
+    CHECK(incident["committed"].get<int>() - incident["step"].get<int>() <= 1);
     double ms = 0;
     for (const auto& part : incident["ms"]) ms += part.get<double>();
     recovered_ms.push_back(ms);

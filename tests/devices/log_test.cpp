@@ -1,6 +1,8 @@
 // The log: which lines are written, in which form, and where they go.
 #include <doctest/doctest.h>
 
+#include <limits>
+
 #include "devices/base/log.h"
 
 using namespace troupe;
@@ -49,6 +51,7 @@ TEST_CASE("the last lines are kept by number, in as many bytes as were asked for
   keep_log(3 * std::string("troupe: info: 0\n").size());
   const auto kept = [](std::int64_t from, std::size_t bytes) {
     const KeptLog log = kept_log(from, bytes);
+    CHECK(log.first + std::ssize(log.lines) <= log.end);
     return std::pair(log.first, log.lines);
   };
   using Kept = std::pair<std::int64_t, std::vector<std::string>>;
@@ -63,8 +66,12 @@ TEST_CASE("the last lines are kept by number, in as many bytes as were asked for
   CHECK(kept(9, 1000) == Kept{5, {}});
   CHECK(kept(0, 32) == Kept{2, {"troupe: info: 2", "troupe: info: 3"}});
   CHECK(kept(0, 31) == Kept{2, {"troupe: info: 2"}});
+  CHECK(kept(std::numeric_limits<std::int64_t>::min(), 1000) == kept(0, 1000));
+  log_info("5\n6");  // of two lines
+  CHECK(kept(-2, 1000) == Kept{5, {"troupe: info: 5", "6"}});
+  CHECK(kept_log(0, 0).end == 7);
   keep_log(0);
-  CHECK(kept(0, 1000) == Kept{5, {}});
+  CHECK(kept(0, 1000) == Kept{7, {}});
 }
 
 TEST_CASE("a text is written as it is, whatever it has of a format") {

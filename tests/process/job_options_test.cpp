@@ -132,17 +132,22 @@ TEST_CASE("a clip or a divisor out of its range is refused before a worker start
 
 namespace {
 
-/// A store that gives the lead, and then is away.
+/// A store that gives the lead, says so, and then is away for claims.
 class StoreThatGoes final : public Store {
  public:
   Expected<std::optional<StoredClaim>> read() override {
-    if (taken_) return away();
-    return std::optional<StoredClaim>();
+    if (silent) return away();
+    return taken_ ? std::optional(StoredClaim{*taken_, 1, true}) : std::optional<StoredClaim>();
   }
-  Expected<std::optional<std::int64_t>> advance(std::int64_t, const Claim&, bool) override {
-    if (std::exchange(taken_, true)) return away();
+  Expected<std::optional<std::int64_t>> advance(std::int64_t, const Claim& next, bool) override {
+    if (taken_) return away();
+    taken_ = next;
+    silent = goes_silent_;
     return std::optional(std::int64_t{1});
   }
+  explicit StoreThatGoes(bool goes_silent) : goes_silent_(goes_silent) {}
+  bool silent = false;
+
   Expected<bool> keep_lead() override { return away(); }
   std::int64_t keep_every_ms() const override { return 1000; }
   bool tells_of_loss() const override { return true; }
@@ -152,7 +157,8 @@ class StoreThatGoes final : public Store {
 
  private:
   static Status away() { return {Code::unavailable, "the store is away"}; }
-  bool taken_ = false;
+  const bool goes_silent_;
+  std::optional<Claim> taken_;
 };
 
 }  // namespace
@@ -161,11 +167,16 @@ TEST_CASE("a job to which its store gives no generation to begin with ends after
   JobOptions job = steps(1);
   job.stall_s = job.machines.wait_s = 1;
   job.prefixes = {{"no-such-command"}, {"no-such-command"}};  // a worker that is started fails
-  job.machines.lead = std::make_shared<Leadership>(std::make_unique<StoreThatGoes>(), LeadershipOptions{.run = "r"});
-  REQUIRE(job.machines.lead->take("a:1", -1).ok());
-  const auto result = test_app().run(two_stages(), job);
-  CHECK(result.exit_code == exit_worker);
-  CHECK(result.status.message() == "the store has not answered for 1 s, without which no generation is entered");
+  for (const bool goes_silent : {false, true}) {
+    job.machines.lead = std::make_shared<Leadership>(std::make_unique<StoreThatGoes>(goes_silent),
+                                                     LeadershipOptions{.run = "r", .leader = 5, .patience_ms = 1000});
+    REQUIRE(job.machines.lead->take("a:1", -1).ok());
+    const auto result = test_app().run(two_stages(), job);
+    CHECK(result.exit_code == exit_worker);
+    CHECK(result.status.message() ==
+          (goes_silent ? "a store of the test does not say whether this process leads run 'r' still"
+                       : "the store has not answered for 1 s, without which no generation is entered"));
+  }
 }
 
 TEST_CASE("a number of JobOptions out of its range is refused before a worker starts, by its name") {
