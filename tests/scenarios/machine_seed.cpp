@@ -210,7 +210,7 @@ SeedRun run_machine_seed(CompiledScenario& c, std::uint64_t seed, Planted plante
   o.seed = seed;
   o.faults = run.faults;
   o.flaw = flaw_of(planted);
-  std::deque<Told> files;  // of each session: the one before may still write its own
+  std::deque<Told> files;  // of each process of the job: the one before may still write its own
   o.lines = [&files] { return files.empty() ? 0 : std::ssize(files.back().steps); };
   o.session = [&](std::int64_t first) {
     Told& told = files.emplace_back(files.empty() ? Told() : files.back());
