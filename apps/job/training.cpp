@@ -225,7 +225,12 @@ std::vector<Machine> Training::machines_joined() const {
 Status Training::gather(int& code) {
   JobMachines wanted = options().machines;
   if (takes_fewer()) wanted.count_to_go_on = wanted.count_min;
-  auto gathered = open_and_gather(wanted, end_signals_->fd(), a_.resumes_memory());
+  HasState has_state;
+  if (a_.resumes_memory())
+    has_state = [this](std::span<const AgentPort::Joined> agents) {
+      return !decided_ || !lack_state(agents, plan_, kept_as());  // the run may have had another plan
+    };
+  auto gathered = open_and_gather(wanted, end_signals_->fd(), has_state);
   const Code failed = gathered.status().code();
   code = failed == Code::invalid || failed == Code::denied ? exit_usage
          : failed == Code::superseded                      ? exit_superseded

@@ -160,6 +160,7 @@ Kept Agent::keep(int grace_ms, int killed_ms) {
       processes_->forget_memory(id, false);
       continue;
     }
+    processes_->forget_memory(id, true);  // what it had before that holds nothing of the plan that is kept
     first = &place;
     kept.places.push_back({id, left_by(id), place.hello.rank});
   }

@@ -27,7 +27,8 @@ std::set<std::int32_t> Coordinator::machines_of(std::span<const PlaceId> places)
 
 bool Coordinator::have_state(const std::set<std::int32_t>& machines) const {
   return is_whole(*home_.plan, [&](Rank rank) {
-    return machines.count(sink_.machine_of(home_.places[static_cast<std::size_t>(rank)])) > 0;
+    const PlaceId place = home_.places[static_cast<std::size_t>(rank)];
+    return machines.count(sink_.machine_of(place)) > 0 && home_.bare.count(place) == 0;
   });
 }
 
@@ -168,6 +169,9 @@ void Coordinator::settle() {
     home_.places = options_.places;
     sink_.settled(options_.places);
     if (options_.on_settled) options_.on_settled();
+  } else if (!home_.bare.empty() && session_->committed() > begins_with_) {
+    home_.bare.clear();
+    sink_.settled(options_.places);
   }
   int spares = options_.spares;
   for (const PlaceId place : available())

@@ -26,7 +26,7 @@ Coordinator::Coordinator(const Plan& plan, CoordinatorOptions options, JobCheckp
     : plan_(&plan), options_(with_places(std::move(options), plan.workers())), waits_(options_.detect_ns),
       checkpoints_(checkpoints), sink_(sink), told_(options_.session, options_.recovers),
       held_checkpoints_(checkpoints ? told_.observer(*checkpoints) : nullptr), all_(options_.places),
-      told_plan_(all_.begin(), all_.end()), home_{&plan, all_, {}, {}} {
+      told_plan_(all_.begin(), all_.end()), home_{&plan, all_, {}, {}, {}} {
   const auto ranks = static_cast<std::size_t>(plan.workers());
   REQUIRE(options_.places.size() == ranks, options_.places.size(), ranks);
   REQUIRE(std::set(options_.places.begin(), options_.places.end()).size() == ranks, ranks);
@@ -420,7 +420,8 @@ void Coordinator::enter_next_phase(std::int64_t now_ns) {
   if (phase_ == Phase::entering && all(ready_)) run(now_ns);
   // A place that is ready holds its state, but says so in memory only once the run has begun there; its vote proves it
   // (CO-2 votes). Until then the state lies where it has lain.
-  if (phase_ == Phase::running && home_.plan != plan_ && session_->committed() > begins_with_) settle();
+  const bool moves = home_.plan != plan_ || !home_.bare.empty();
+  if (phase_ == Phase::running && moves && session_->committed() > begins_with_) settle();
 }
 
 void Coordinator::connect_places(std::int64_t now_ns) {

@@ -92,6 +92,12 @@ class CoordinatorSink {
   virtual void reshape(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) {
     (void)plan, (void)places, (void)of;
   }
+  /// The job goes on with the plan that it has, in this generation, and `newcomers` have ranks among its places, which
+  /// had none: gives each of them new memory, and tells it plan and rank. No other place is told of it.
+  virtual void fill(const Plan& plan, std::span<const PlaceId> places, std::span<const PlaceId> newcomers,
+                    JobGeneration of) {
+    (void)plan, (void)places, (void)newcomers, (void)of;
+  }
   /// Places of one machine have the same number, and open each other's memory.
   virtual std::int32_t machine_of(PlaceId place) { return (void)place, 0; }
   /// Machines that are reached, with or without places.
@@ -99,8 +105,8 @@ class CoordinatorSink {
   /// The name by which processes of its machine open the memory of a place: that which it had before reshape(), until
   /// settled().
   virtual std::string memory_of(PlaceId place) { return (void)place, std::string(); }
-  /// All places have their state, and have voted: what they had before reshape() may go, and all that places have that
-  /// the plan does not use.
+  /// All places have their state, and have voted: what they had before reshape() or fill() may go, and all that places
+  /// have that the plan does not use.
   virtual void settled(std::span<const PlaceId> used) { (void)used; }
   /// The job has no use for a place any more: its process may end, if it has not.
   virtual void dismiss(PlaceId place) { (void)place; }
@@ -440,6 +446,10 @@ class Coordinator {
   StateOn state_on(const std::set<std::int32_t>& machines) const;
   /// Whether a job that goes on with places on these machines has all the state that it needs.
   using Keeps = std::function<bool(const std::set<std::int32_t>& machines)>;
+  /// Where only places are gone whose memory is lost, others take their ranks, and the plan stays: the rest keep the
+  /// memory that they have, which is where the state lies if one more is lost. False: it is not so, or places guard
+  /// state for each other, in an order that depends on who they are.
+  bool fill(std::span<const PlaceId> left, const Keeps& keeps, std::int64_t now_ns);
   /// Which place of `left` runs which rank of a plan: as seat(), but where that loses state which the machines of
   /// `left` have, each machine that is needed for it gets a rank, if there are as many.
   std::vector<PlaceId> seats(const Plan& next, std::span<const PlaceId> left, const Keeps& keeps) const;
@@ -512,6 +522,7 @@ class Coordinator {
     std::vector<PlaceId> places;            // by rank
     std::map<PlaceId, WholeVersions> left;  // by those that have left that generation since, or died
     std::set<PlaceId> suspect;              // whose memory is not used
+    std::set<PlaceId> bare;                 // that have taken a rank since, and no step was committed: they may have none
   } home_;
 
   GuardedVersions guards_;                        // of the generation

@@ -61,6 +61,7 @@ std::vector<PlaceId> seat(const Plan& next, const Plan& before, std::span<const 
   REQUIRE(std::ssize(left) >= ranks, left.size(), ranks);
   struct Pair {
     std::int64_t bytes;
+    bool has_other;  // rank before
     Rank rank;
     std::size_t place;  // index into `left`
   };
@@ -72,12 +73,11 @@ std::vector<PlaceId> seat(const Plan& next, const Plan& before, std::span<const 
   for (Rank r = 0; r < ranks; ++r)
     for (std::size_t p = 0; p < left.size(); ++p) {
       const auto own = std::find(home.begin(), home.end(), left[p]);
-      pairs.push_back(
-          {own == home.end() ? 0 : common_bytes(next, r, index_before, kept, static_cast<Rank>(own - home.begin())), r,
-           p});
+      const Rank before_it = own == home.end() ? -1 : static_cast<Rank>(own - home.begin());
+      pairs.push_back({before_it < 0 ? 0 : common_bytes(next, r, index_before, kept, before_it), before_it != r, r, p});
     }
   std::sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) {
-    return std::tuple(-a.bytes, a.rank, a.place) < std::tuple(-b.bytes, b.rank, b.place);
+    return std::tuple(-a.bytes, a.has_other, a.rank, a.place) < std::tuple(-b.bytes, b.has_other, b.rank, b.place);
   });
   std::vector<std::optional<PlaceId>> seats(static_cast<std::size_t>(ranks));
   std::set<std::size_t> taken;

@@ -34,8 +34,8 @@ class Inventory {
   std::set<Rank> without_;                          // that have no part in any
 };
 
-/// Which place runs which rank of `next`: each rank the place whose memory has most of what the rank needs, then the
-/// earliest place; `home`: by rank of `before`, the place that has its state. Returns a place for each rank. REQUIRES:
+/// Which place runs which rank of `next`: each rank the place whose memory has most of what the rank needs, then that
+/// which had it before, then the earliest place; `home`: by rank of `before`, the place that has its state. Returns a place for each rank. REQUIRES:
 /// `left` has at least as many places as `next` has ranks.
 std::vector<PlaceId> seat(const Plan& next, const Plan& before, std::span<const PlaceId> home,
                           std::span<const PlaceId> left);

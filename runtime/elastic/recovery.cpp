@@ -232,7 +232,8 @@ bool Coordinator::lacks_places(std::int64_t now_ns) const {
   // Who alone has a part of the state may only have been cut off.
   const auto guarded = this->guarded();
   const bool guards = guarded && keepers(*guarded, machines_of(left));
-  return begun_ && !guards && !have_state(left) && now_ns < place_wait_began_ns_.value_or(now_ns) + waits_.return_ns;
+  const bool has_state = begun_ || options_.left;
+  return has_state && !guards && !have_state(left) && now_ns < place_wait_began_ns_.value_or(now_ns) + waits_.return_ns;
 }
 
 void Coordinator::wait_for_places(std::int64_t now_ns) {
@@ -307,6 +308,7 @@ Status Coordinator::replan(std::int64_t now_ns) {
   if (!chosen && !fewer) return {};
   const StateOn there = state_on(machines_of(left));
   const Keeps keeps = [&](const std::set<std::int32_t>& machines) { return state_on(machines) == there; };
+  if (!chosen && fill(left, keeps, now_ns)) return {};
   if (!chosen && plan_->workers() <= std::ssize(left)) chosen = same_shape(*plan_);  // a spare takes the place
   if (!chosen) {
     TROUPE_ASSIGN(chosen, options_.replan(*home_.plan, std::ssize(left)));
@@ -332,6 +334,38 @@ Status Coordinator::replan(std::int64_t now_ns) {
   log_debug(fmt::format("the job goes on as {}", chosen->shape));
   sink_.reshape(*plan_, options_.places, fence_.generation());
   return {};
+}
+
+bool Coordinator::fill(std::span<const PlaceId> left, const Keeps& keeps, std::int64_t now_ns) {
+  if (plan_->workers() > std::ssize(left) || home_.plan != plan_ || guarded() || guard_rule().on()) return false;
+  const std::vector<PlaceId> places = seats(*plan_, left, keeps);
+  std::vector<PlaceId> newcomers;
+  for (Rank r = 0; r < plan_->workers(); ++r) {
+    const PlaceId before = place_of(r), now = places[static_cast<std::size_t>(r)];
+    if (now == before) continue;
+    const bool has_left_memory = home_.left.count(before) > 0 && home_.suspect.count(before) == 0;
+    if (!is_gone(r) || has_left_memory || rank_of(now) >= 0) return false;
+    newcomers.push_back(now);
+  }
+  const auto before = std::exchange(options_.places, places);
+  if (guard_rule().on()) return options_.places = before, false;
+  for (const PlaceId place : newcomers) {
+    home_.left.erase(place);
+    home_.suspect.erase(place);
+    home_.bare.insert(place);
+    unguarded_.insert(place);
+    told_plan_.insert(place);
+    const Rank rank = rank_of(place);
+    pulses_[static_cast<std::size_t>(rank)] = {spare_heard_ns(place, now_ns), 0, false, true, {}};
+    if (watched_plan_ == plan_) (void)stragglers_->forget(rank);  // its place before it may have been slow
+  }
+  home_.places = places;
+  const ChosenPlan same = same_shape(*plan_);
+  incident_->shape = shape_ = same.shape;
+  log_debug(fmt::format("the job goes on as {}, with {} for what it has lost", same.shape,
+                        counted(std::ssize(newcomers), "other worker")));
+  sink_.fill(*plan_, options_.places, newcomers, fence_.generation());
+  return true;
 }
 
 void Coordinator::acted(std::int64_t now_ns) {

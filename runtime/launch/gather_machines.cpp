@@ -59,7 +59,8 @@ void refuse_for_now(AgentPort::Joined& joined, const Status& why, std::set<std::
   (void)joined.connection->post(encode(ToAgent(Refused{why.message(), true}))).ok();
 }
 
-Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& machines, int interrupt_fd, bool all) {
+Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& machines, int interrupt_fd,
+                                                            const HasState& has_state) {
   auto gathered = std::make_shared<GatheredMachines>();
   TROUPE_ASSIGN(const TokenKey token, machines.key());
   TROUPE_ASSIGN(gathered->port, AgentPort::open(machines.listen, token));
@@ -73,7 +74,7 @@ Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& m
       fmt::format("waits for the agents of {} at {}", counted(machines.count, "machine"), gathered->port->address()));
   TROUPE_ASSIGN(gathered->program, program_fingerprint());
   TROUPE_ASSIGN(gathered->joined,
-                gather_machines(*gathered->port, machines, gathered->program, interrupt_fd, SteadyClock(), all));
+                gather_machines(*gathered->port, machines, gathered->program, interrupt_fd, SteadyClock(), has_state));
   return gathered->joined.empty() ? nullptr : gathered;
 }
 
@@ -81,17 +82,24 @@ void Gathering::take(JoinedAgent one, std::int64_t now_ns) {
   if (const Status s = check_program(one.joins, program_); !s.ok()) return refuse(one, s);
   if (!machines_.mixed_hardware && !joined_.empty())
     if (const Status s = check_numbers(one.joins, joined_.front().joins); !s.ok()) return refuse(one, s);
-  if (const Status s = has_place_for(one.joins, joined_, is_full() && !all_); !s.ok())
+  if (const Status s = has_place_for(one.joins, joined_, is_full() && !goes_on()); !s.ok())
     return refuse_for_now(one, s, told_);
   joined_.push_back(std::move(one));
+  has_all_ = !goes_on() || has_state_(joined_);
   last_ns_ = now_ns;
+}
+
+void Gathering::lost(const std::string& machine) {
+  std::erase_if(joined_, [&](const JoinedAgent& one) { return one.joins.machine == machine; });
+  has_all_ = !goes_on() || has_state_(joined_);
 }
 
 Expected<bool> Gathering::done(std::int64_t now_ns) const {
   constexpr std::int64_t second_ns = 1'000'000'000, window_ns = second_ns;
-  if (is_full() && !(all_ && now_ns < last_ns_ + window_ns)) return true;
+  const std::int64_t others_ns = !goes_on() ? 0 : has_all_ ? window_ns : CoordinatorWaits::return_least_ns;
+  if (is_full() && now_ns >= last_ns_ + others_ns) return true;
   const int fewer = machines_.count_to_go_on;
-  const bool may_go_on = all_ && fewer > 0 && std::ssize(joined_) >= fewer;
+  const bool may_go_on = goes_on() && fewer > 0 && std::ssize(joined_) >= fewer;
   if (may_go_on && now_ns >= last_ns_ + CoordinatorWaits::return_least_ns) return true;
   if (now_ns < begun_ns_ + machines_.wait_s * second_ns) return false;
   if (may_go_on || is_full()) return true;
@@ -107,8 +115,8 @@ std::vector<JoinedAgent> Gathering::take_joined() {
 
 Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const JobMachines& machines,
                                                          const std::string& program, int interrupt_fd,
-                                                         const Clock& clock, bool all) {
-  Gathering gathering(machines, program, all, clock.now_ns());
+                                                         const Clock& clock, const HasState& has_state) {
+  Gathering gathering(machines, program, has_state, clock.now_ns());
   for (;;) {
     const auto done = gathering.done(clock.now_ns());
     if (!done.ok()) turn_away(gathering.joined(), done.status());

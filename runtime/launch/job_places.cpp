@@ -165,7 +165,8 @@ Expected<bool> JobPlaces::have_started(std::span<const PlaceId> places) const {
   return all;
 }
 
-void JobPlaces::tell(const Plan& plan, std::span<const PlaceId> places, JobGeneration of, bool renews_memory) {
+void JobPlaces::tell(const Plan& plan, std::span<const PlaceId> places, std::span<const PlaceId> some, JobGeneration of,
+                     bool renews_memory) {
   const SharedBytes bytes = shared(PlanBytes{write_plan(plan)});
   const std::string run = options_.recovers ? digest_of_plan(plan, options_.identity) : "";
   const auto host_of = [this](PlaceId place) {
@@ -174,7 +175,7 @@ void JobPlaces::tell(const Plan& plan, std::span<const PlaceId> places, JobGener
   };
   std::map<std::pair<std::string, std::size_t>, std::int32_t> on_host;  // agents of one host share its /dev/shm
   for (const PlaceId place : places) ++on_host[host_of(place)];
-  order_each(places, [&](const std::vector<PlaceId>& there) {
+  order_each(some, [&](const std::vector<PlaceId>& there) {
     TellPlan order{of, bytes, {}, renews_memory, run};
     for (const PlaceId place : there) {
       at(place).hello.neighbours = on_host.at(host_of(place));
@@ -185,7 +186,7 @@ void JobPlaces::tell(const Plan& plan, std::span<const PlaceId> places, JobGener
 }
 
 void JobPlaces::tell_plan(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) {
-  tell(plan, places, of, false);
+  tell(plan, places, places, of, false);
 }
 
 void JobPlaces::remember(std::int64_t version, const SumState& sums) {
@@ -232,7 +233,19 @@ void JobPlaces::reshape(const Plan& plan, std::span<const PlaceId> places, JobGe
     hello.rank = static_cast<Rank>(rank);
     hello.injections.clear();  // the process has them
   }
-  tell(plan, places, of, true);
+  tell(plan, places, places, of, true);
+}
+
+void JobPlaces::fill(const Plan& plan, std::span<const PlaceId> places, std::span<const PlaceId> newcomers,
+                     JobGeneration of) {
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    if (std::find(newcomers.begin(), newcomers.end(), places[rank]) == newcomers.end()) continue;
+    Place& place = at(places[rank]);
+    place.hello.rank = static_cast<Rank>(rank);
+    place.hello.injections.clear();
+    place.is_new = true;
+  }
+  tell(plan, places, newcomers, of, true);
 }
 
 void JobPlaces::send(std::span<const PlaceId> to, JobGeneration of, const ToWorker& message) {
@@ -421,6 +434,7 @@ void JobPlaces::take(const PlaceStarted& started, Coordinator& coordinator, std:
   Place& place = at(started.place);
   place.pid = started.pid;
   place.memory = started.memory;
+  place.is_new = false;
   place.last_lines.clear();
   if (!std::exchange(place.started, true) && coordinator.rank_of(started.place) < 0)
     coordinator.add_place(started.place, now_ns);
@@ -437,7 +451,7 @@ void JobPlaces::take(const Told& told, Coordinator& coordinator, std::int64_t no
                  [&](const PlaceStarted& m) { take(m, coordinator, now_ns); },
                  [&](const MemoryRenewed& m) {
                    Place& place = at(m.place);
-                   if (place.home.empty()) place.home = place.memory;
+                   if (!std::exchange(place.is_new, false) && place.home.empty()) place.home = place.memory;
                    place.memory = m.memory;
                  },
                  [&](const FromPlace& m) { coordinator.heard(m.place, m.frame, now_ns); },

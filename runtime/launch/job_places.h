@@ -103,6 +103,8 @@ class JobPlaces final : public CoordinatorSink {
   void kill(PlaceId place) override { order(place, KillPlace{place}); }
   void set_aside(PlaceId place) override;
   void reshape(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) override;
+  void fill(const Plan& plan, std::span<const PlaceId> places, std::span<const PlaceId> newcomers,
+            JobGeneration of) override;
   std::string memory_of(PlaceId place) override;
   std::int32_t machine_of(PlaceId place) override { return static_cast<std::int32_t>(at(place).machine); }
   std::int64_t machines_reached() override;
@@ -133,6 +135,7 @@ class JobPlaces final : public CoordinatorSink {
     Hello hello;
     std::string memory, home;  // names; the second: of what it had before reshape()
     std::deque<std::string> last_lines;
+    bool is_new = false;   // fill(): what it had before counts for nothing
     bool started = false;  // the coordinator knows it
     bool dismissed = false;
     bool has_room = true;  // of its machine
@@ -152,7 +155,9 @@ class JobPlaces final : public CoordinatorSink {
   void read(std::size_t machine);
   /// A machine is not reached any more: its places are lost with it.
   void lose(std::size_t machine, const Status& why);
-  void tell(const Plan& plan, std::span<const PlaceId> places, JobGeneration of, bool renews_memory);
+  /// Tells the plan to some of these places.
+  void tell(const Plan& plan, std::span<const PlaceId> places, std::span<const PlaceId> some, JobGeneration of,
+            bool renews_memory);
   void take(const Told& told, Coordinator& coordinator, std::int64_t now_ns);
   /// A machine is lost, and taken again only after some time.
   void set_aside(std::size_t machine, const Status& why);

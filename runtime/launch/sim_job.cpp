@@ -120,6 +120,17 @@ void SimJob::reshape(const Plan&, std::span<const PlaceId> places, JobGeneration
   }
 }
 
+void SimJob::fill(const Plan&, std::span<const PlaceId>, std::span<const PlaceId> newcomers, JobGeneration of) {
+  for (const PlaceId id : newcomers) {
+    const Rank r = static_cast<Rank>(id);
+    ASSERT(!places_[r].home, r);  // all have settled
+    renew_memory(r);
+    dropped_.push_back(std::move(places_[r].home));
+    places_[r].home_guards.reset();
+    hello(id, of);
+  }
+}
+
 void SimJob::dismiss(PlaceId id) {
   if (places_[static_cast<Rank>(id)].state != SimPlace::State::runs) return;
   ++run_.dismissed;

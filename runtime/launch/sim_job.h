@@ -28,6 +28,8 @@ class SimJob final : private SimProcesses, private CoordinatorSink {
   void restart(PlaceId id, JobGeneration of, bool afresh) override;
   void kill(PlaceId place) override { SimProcesses::kill(static_cast<Rank>(place), false); }
   void reshape(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) override;
+  void fill(const Plan& plan, std::span<const PlaceId> places, std::span<const PlaceId> newcomers,
+            JobGeneration of) override;
   std::string memory_of(PlaceId place) override { return std::to_string(static_cast<Rank>(place)); }
   std::int32_t machine_of(PlaceId place) override {
     return options_.machines.empty() ? 0 : options_.machines[static_cast<std::size_t>(place)];

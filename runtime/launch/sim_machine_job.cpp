@@ -34,7 +34,12 @@ void MachineWorld::begin_process(std::size_t machine, int agent, std::int64_t of
 
 void MachineWorld::gather(Process& p) {
   p.stage = Stage::gathers;
-  p.gathering = std::make_unique<Gathering>(p.options.machines, sim_program, p.number > 0, loop_.now_ns());
+  HasState has_state;
+  if (p.number > 0)
+    has_state = [this, &p](std::span<const JoinedAgent> agents) {
+      return !lack_state(agents, plan_, p.options.identity);
+    };
+  p.gathering = std::make_unique<Gathering>(p.options.machines, sim_program, has_state, loop_.now_ns());
 }
 
 MachineWorld::Process* MachineWorld::leader() const {
@@ -177,7 +182,7 @@ void MachineWorld::note_commit(const Process& p) {
   for (const auto& before : processes_)
     if (before->has_started && !before->gone && p.first.number > before->first.number &&
         before->committed_when_replaced < 0)
-      before->committed_when_replaced = before->running->coordinator().committed();
+      before->committed_when_replaced = before->running->coordinator().committed() + (wakes(*before) ? 0 : 1);
 }
 
 void MachineWorld::turn_job(Process& p, std::int64_t quiet_ns) {
@@ -217,7 +222,7 @@ void MachineWorld::turn_job(Process& p, std::int64_t quiet_ns) {
 void MachineWorld::finish(Process& p) {
   Coordinator& c = p.running->coordinator();
   c.finish_checkpoints();
-  run_.params_hash = c.session().params_hash();
+  p.params_hash = c.session().params_hash();
   p.result = c.take_result();
   p.finishing = true;
   p.finish_until_ns = loop_.now_ns() + 10 * second_ns;
@@ -241,6 +246,7 @@ void MachineWorld::ended(Process& p) {
                        (!p.lead->lost().ok() || p.result.exit_code == exit_superseded || !p.lead->withdraws() ||
                         replaced);
   out_.job = std::move(p.result);
+  run_.params_hash = p.params_hash;
   for (const std::weak_ptr<SimWire>& weak : wires_)
     if (const Wire wire = weak.lock(); wire && wire->process == p.number) let_go(wire);
   over_ = over_ || !goes_on;

@@ -115,6 +115,7 @@ class MachineWorld final : public SimProcesses {
     std::int64_t turned_ns = -1, finish_until_ns = 0, stopped_until_ns = 0;
     std::deque<std::function<void()>> held;  // what has reached it since it was stopped
     JobResult result;
+    std::string params_hash;
     // Of a job with a store.
     std::optional<LeadSteps> lead;
     JobGeneration first;  // its first generation
@@ -122,7 +123,9 @@ class MachineWorld final : public SimProcesses {
     bool store_cut = false, calls = false, looks_last = false;
     bool asks_in_vain = false;  // the store has not answered the last time
     std::int64_t next_call_ns = 0, keep_ns = 0, patient_until_ns = 0;
-    std::int64_t committed_when_replaced = -1;  // when a later process had made its first commit
+    /// When a later process had made its first commit; with the step, where this one was stopped, of which it may have
+    /// all votes and had not read them.
+    std::int64_t committed_when_replaced = -1;
   };
 
   static SimClusterOptions cluster_of(const SimMachinesOptions& o);

@@ -21,6 +21,7 @@ void lose_two(ThreePlaces& job, std::int64_t now_ns = 0) {
   for (const Rank r : {0, 1}) job.hear(r, Quiesced{job.holds[r]}, now_ns);
 }
 
+using Newcomers = ThreePlaces::Newcomers;
 const auto detects = CoordinatorOptions().detect_ns;
 
 }  // namespace
@@ -37,8 +38,9 @@ TEST_CASE("a job whose machine is lost waits for another place, and goes on with
   job.coordinator.add_place(PlaceId{3}, ms);
   job.coordinator.turn(ms);
   CHECK_FALSE(job.coordinator.waits_for_places());
-  REQUIRE(job.shapes.size() == 1);
-  CHECK(job.shapes[0] == std::vector<PlaceId>{PlaceId{0}, PlaceId{1}, PlaceId{3}});
+  CHECK(job.shapes.empty());
+  REQUIRE(job.filled == Newcomers{{PlaceId{3}}});
+  CHECK(job.coordinator.places() == std::vector<PlaceId>{PlaceId{0}, PlaceId{1}, PlaceId{3}});
   for (const Rank r : {0, 1, 3}) job.hear(r, WorkerAddress{"a"}, ms);
   CHECK(job.last<Connect>().adopt == 3);
   CHECK(job.last<Connect>().home.area_machines == Machines{0, 0, -1});
@@ -97,8 +99,7 @@ TEST_CASE("a place that is lost while the job waits for another one is waited fo
   job.coordinator.add_place(PlaceId{4}, 2 * ms);
   SUBCASE("both come") {
     job.coordinator.turn(2 * ms);
-    REQUIRE(job.shapes.size() == 1);
-    CHECK(job.shapes[0].size() == 3);
+    CHECK(job.filled == Newcomers{{PlaceId{3}, PlaceId{4}}});
   }
   SUBCASE("one of them dies before it has a rank") {
     job.ends(4, ProcessEnd::Kind::ordinary, "worker 4 was killed", 2 * ms);
@@ -210,17 +211,69 @@ TEST_CASE("a place whose machine is reached again has its rank and what it has k
   }
 }
 
-TEST_CASE("a job that has taken another place does not wait for the lost one, nor one whose state lies elsewhere") {
+TEST_CASE(
+    "a job that has taken another place waits for the lost one no more, but for those that keep the state if they are "
+    "lost before that one has it") {
+  ThreePlaces job(nullptr, 0, false, 3, detects, [](CoordinatorOptions& o) { o.wait_for_places_ns = 6 * wait_ns; });
+  lose_two(job);
+  for (const Rank r : {1, 3, 4, 5}) job.machines[r] = 10 + r;
+  job.coordinator.add_place(PlaceId{3}, ms);
+  job.coordinator.turn(ms);
+  CHECK_FALSE(job.coordinator.waits_for(PlaceId{2}));
+  for (const Rank r : {0, 1, 3}) job.hear(r, WorkerAddress{"a"}, ms);
+  for (const Rank r : {0, 1}) {
+    job.ends(r, ProcessEnd::Kind::lost, "its machine was lost", 2 * ms);
+    job.coordinator.turn(2 * ms);
+  }
+  job.hear(3, Quiesced{}, 2 * ms);
+  for (const Rank r : {4, 5}) job.coordinator.add_place(PlaceId{r}, 3 * ms);
+  job.coordinator.turn(3 * ms);
+  CHECK(job.coordinator.waits_for_places());  // though there are three, for none has the state
+  CHECK(job.coordinator.waits_for(PlaceId{1}));
+  job.coordinator.comes_back(PlaceId{1}, Versions{3}, 4 * ms);
+  job.coordinator.turn(4 * ms);
+  CHECK_FALSE(job.coordinator.waits_for_places());
+  CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, false}});
+  CHECK(job.coordinator.places()[1] == PlaceId{1});
+  for (const PlaceId place : job.coordinator.places())
+    job.hear(static_cast<Rank>(place), WorkerAddress{"a"}, 4 * ms);
+  CHECK(job.last<Connect>().adopt == 3);
+}
+
+TEST_CASE("a place that was lost with memory that others may read gets another plan, which takes from there") {
+  ThreePlaces job(nullptr, 0, true, 3, detects);
+  job.do_three_steps();
+  job.all_hold({3});
+  job.coordinator.add_place(PlaceId{3}, 0);
+  SUBCASE("its memory is left") {
+    job.down(2);
+    job.leave({0, 1});
+    CHECK(job.filled.empty());
+    CHECK(job.shapes.size() == 1);
+  }
+  SUBCASE("it may be damaged") {
+    job.down(2, 0, true);
+    job.leave({0, 1});
+    CHECK(job.filled == Newcomers{{PlaceId{3}}});
+    CHECK(job.shapes.empty());
+  }
+}
+
+TEST_CASE("what the places before kept may go once those that have taken ranks since have made a version") {
   ThreePlaces job(nullptr, 0, false, 3, detects, wait_ten_seconds);
   lose_two(job);
   job.coordinator.add_place(PlaceId{3}, ms);
   job.coordinator.turn(ms);
-  CHECK_FALSE(job.coordinator.waits_for(PlaceId{2}));
-  job.ends(1, ProcessEnd::Kind::lost, "worker 1 was lost with machine a", 2 * ms);  // before the plan has settled
-  job.coordinator.turn(2 * ms);
-  for (const Rank r : {0, 3}) job.hear(r, Quiesced{}, 2 * ms);
-  REQUIRE(job.coordinator.waits_for_places());
-  CHECK_FALSE(job.coordinator.waits_for(PlaceId{1}));
+  for (const Rank r : {0, 1, 3}) job.hear(r, WorkerAddress{"a"}, ms);
+  for (const Rank r : {0, 1, 3}) job.hear(r, Ready{}, ms);
+  CHECK(job.settled_ == 0);
+  for (const Rank r : {0, 1, 3}) {
+    const auto of = job.coordinator.rank_of(PlaceId{r});
+    job.hear_in_batch(r, job.vote_of(of, 3), ms);
+  }
+  job.coordinator.turn(ms);
+  CHECK(job.coordinator.committed() == 4);
+  CHECK(job.settled_ == 1);
 }
 
 TEST_CASE("before the commit of a step is sent its predecessor's line is told, and the sums of the version it makes") {
@@ -311,7 +364,8 @@ TEST_CASE(
     if (comes) job.coordinator.comes_back(PlaceId{2}, Versions{3}, own.return_ns - ms);
     job.coordinator.turn(comes ? own.return_ns - ms : own.return_ns);
     CHECK_FALSE(job.coordinator.waits_for_places());
-    CHECK(job.shapes.size() == (comes ? 0 : 1));
+    CHECK(job.shapes.empty());
+    CHECK(job.filled.size() == (comes ? 0 : 1));
     for (const Rank r : {0, 1, comes ? 2 : 3}) job.hear(r, WorkerAddress{"a"}, own.return_ns);
     CHECK(job.last<Connect>().adopt == (comes ? 3 : -1));
   }

@@ -30,7 +30,7 @@ TEST_CASE("a job for which too few machines have joined says how many, and what 
   machines.count = 2;
   machines.wait_s = 3;
   machines.joins_by = "the tasks of mpirun";
-  const Gathering gathering(machines, "program", false, 0);
+  const Gathering gathering(machines, "program", {}, 0);
   CHECK_FALSE(*gathering.done(2'999'999'999));
   CHECK(gathering.done(3'000'000'000).status().message() ==
         "0 of 2 machines have joined within 3 s (the tasks of mpirun)");

@@ -85,7 +85,7 @@ class StubMachines {
     options_.machines.count = machines;
     options_.recovers = true;
     options_.session.steps = 4;
-    Gathering gathering(options_.machines, "program", false, clock_.now_ns());
+    Gathering gathering(options_.machines, "program", {}, clock_.now_ns());
     for (int m = 0; m < machines; ++m) {
       StubMachine& machine = machines_[static_cast<std::size_t>(m)];
       machine.agent = std::make_unique<Agent>(

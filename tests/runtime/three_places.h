@@ -122,6 +122,12 @@ struct ThreePlaces : CoordinatorSink {
     shapes.emplace_back(places.begin(), places.end());
   }
   std::int64_t machines_reached() override { return reached; }
+  using Newcomers = std::vector<std::vector<PlaceId>>;
+  Newcomers filled;  // of each fill(): newcomers that were told a rank of the plan that runs
+  void fill(const Plan&, std::span<const PlaceId>, std::span<const PlaceId> newcomers, JobGeneration of) override {
+    CHECK(of == coordinator.generation());
+    filled.emplace_back(newcomers.begin(), newcomers.end());
+  }
   std::int32_t machine_of(PlaceId place) override { return machines[static_cast<Rank>(place)]; }
   std::string memory_of(PlaceId place) override { return "of " + std::to_string(static_cast<Rank>(place)); }
   void settled(std::span<const PlaceId>) override { ++settled_; }

@@ -185,6 +185,10 @@ Ending check_machines(const CompiledScenario& c, const MachinesRun& run, Violati
   if (job.exit_code == exit_interrupted && count_of(run, Kind::interrupt) > 0) return Ending::interrupted;
   if (job.exit_code == exit_do_not_requeue && (hits > incidents_in_a_row_max || count_of(run, Kind::apart) > 0))
     return Ending::gave_up;
+  // Asked to end, it has told its agents so, and could not tell the store: another agent tries to lead it in vain.
+  if (job.exit_code == exit_worker && count_of(run, Kind::interrupt) > 0 &&
+      job.status.message().find("machines have joined within") != std::string::npos)
+    return Ending::interrupted;
   const bool store_lost =
       count_of(run, Kind::store_away) + count_of(run, Kind::store_cut) + count_of(run, Kind::leader_cut_off) > 0;
   const bool begun = run.out.processes.size() > 1 || run.out.processes[0].first_generation > 0;
