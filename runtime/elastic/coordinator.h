@@ -522,7 +522,7 @@ class Coordinator {
     std::vector<PlaceId> places;            // by rank
     std::map<PlaceId, WholeVersions> left;  // by those that have left that generation since, or died
     std::set<PlaceId> suspect;              // whose memory is not used
-    std::set<PlaceId> bare;                 // that have taken a rank since, and no step was committed: they may have none
+    std::set<PlaceId> bare;                 // that have taken a rank since the last commit, and may have no state
   } home_;
 
   GuardedVersions guards_;                        // of the generation

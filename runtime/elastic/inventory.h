@@ -35,8 +35,8 @@ class Inventory {
 };
 
 /// Which place runs which rank of `next`: each rank the place whose memory has most of what the rank needs, then that
-/// which had it before, then the earliest place; `home`: by rank of `before`, the place that has its state. Returns a place for each rank. REQUIRES:
-/// `left` has at least as many places as `next` has ranks.
+/// which had it before, then the earliest place; `home`: by rank of `before`, the place that has its state. Returns a
+/// place for each rank. REQUIRES: `left` has at least as many places as `next` has ranks.
 std::vector<PlaceId> seat(const Plan& next, const Plan& before, std::span<const PlaceId> home,
                           std::span<const PlaceId> left);
 

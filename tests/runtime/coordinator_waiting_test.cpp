@@ -235,8 +235,7 @@ TEST_CASE(
   CHECK_FALSE(job.coordinator.waits_for_places());
   CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, false}});
   CHECK(job.coordinator.places()[1] == PlaceId{1});
-  for (const PlaceId place : job.coordinator.places())
-    job.hear(static_cast<Rank>(place), WorkerAddress{"a"}, 4 * ms);
+  for (const PlaceId place : job.coordinator.places()) job.hear(static_cast<Rank>(place), WorkerAddress{"a"}, 4 * ms);
   CHECK(job.last<Connect>().adopt == 3);
 }
 

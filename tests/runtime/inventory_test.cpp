@@ -20,6 +20,9 @@ TEST_CASE("each rank sits where most of what it needs lies, whatever the order o
     const Plan p = kept_plan(c);
     CHECK(seat(p, p, home, left) == home);
   }
+  const Plan replicas = kept_plan({{3}});
+  const std::vector<PlaceId> others{PlaceId{0}, PlaceId{1}, PlaceId{3}};
+  CHECK(seat(replicas, replicas, home, others) == std::vector<PlaceId>{PlaceId{3}, PlaceId{0}, PlaceId{1}});
 }
 
 TEST_CASE("the newest version is that of which every element is held; a rank without parameters holds what others do") {

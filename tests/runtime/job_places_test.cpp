@@ -210,6 +210,31 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("only a place that takes the rank of a lost one hears of it, and what it had before counts for nothing") {
+  OfOne job;
+  const PlaceId spare = job.places.start();
+  job.say(PlaceStarted{spare, 103, "old"});
+  const std::vector<PlaceId> places{PlaceId{0}, spare, PlaceId{2}};
+  (void)job.b->heard<TellPlan>();
+  job.places.fill(job.plan, places, std::span(&spare, 1), {7, 2});
+  std::vector<TellPlan> told;
+  for (int i = 0; i < 100 && told.empty(); ++i) {
+    job.b->hear(job.places, *job.coordinator);
+    told = job.b->heard<TellPlan>();
+  }
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].renews_memory);
+  REQUIRE(told[0].hellos.size() == 1);
+  CHECK(told[0].hellos[0].first == spare);
+  CHECK(told[0].hellos[0].second.rank == 1);
+  CHECK(told[0].hellos[0].second.neighbours == 3);
+  job.say(MemoryRenewed{spare, "new"});
+  CHECK(job.places.memory_of(spare) == "new");
+  job.say(MemoryRenewed{spare, "newer"});  // for another plan
+  CHECK(job.places.memory_of(spare) == "new");
+  CHECK(job.places.memory_of(PlaceId{0}) == "m");
+}
+
 TEST_CASE("drills are told with the first plan, and not with another one") {
   Plan plan = kept_plan({{3}});
   JobOptions options;

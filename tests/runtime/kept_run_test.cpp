@@ -103,6 +103,22 @@ TEST_CASE("where two agents have kept a place of the same number, it is that of 
   CHECK(newest->machines == std::map<PlaceId, std::string>{{PlaceId{0}, "m0"}, {PlaceId{1}, "m1"}, {PlaceId{2}, "m1"}});
 }
 
+TEST_CASE("agents lack state where they know of a run and have not all of a version, and not where they know of none") {
+  ThreeAgents three;
+  const auto lack = [&] { return lack_state(three.agents, three.plan, "run"); };
+  CHECK_FALSE(lack());
+  Joins& fresh = three.add({}, 0, 0);
+  fresh.kept.states.clear();
+  CHECK_FALSE(lack());  // it has served none
+  Joins& idle = three.add({}, 0, 0);
+  CHECK(lack());  // it has, without a place
+  idle.kept.states.clear();
+  three.add({kept(0, 0, {6}), kept(1, 1, {6})});
+  CHECK(lack());
+  three.add({kept(2, 2, {6})});
+  CHECK_FALSE(lack());
+}
+
 TEST_CASE("what agents have kept of two jobs is not mixed, and the state of sums is needed") {
   ThreeAgents three;
   three.add({kept(0, 0, {6}), kept(1, 1, {6})}, 4, 9);

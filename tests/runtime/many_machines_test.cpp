@@ -37,6 +37,38 @@ TEST_CASE("a job for which too few machines have joined says how many, and what 
 }
 
 TEST_CASE(
+    "a job that goes on takes who joins within a second, and waits for ten for the machine that has the rest of its "
+    "state") {
+  constexpr std::int64_t second_ns = 1'000'000'000;
+  JobMachines machines;
+  machines.count = 2;
+  machines.wait_s = 60;
+  const auto joined = [](const std::string& name) {
+    Joins joins;
+    joins.machine = name;
+    joins.program = "program";
+    return JoinedAgent{nullptr, name, joins};
+  };
+  const HasState has_all_of_c = [](std::span<const JoinedAgent> agents) {
+    return std::any_of(agents.begin(), agents.end(), [](const auto& one) { return one.joins.machine == "c"; });
+  };
+  Gathering begins(machines, "program", {}, 0), goes_on(machines, "program", has_all_of_c, 0);
+  for (Gathering* one : {&begins, &goes_on})
+    for (const char* name : {"a", "b"}) one->take(joined(name), 5 * second_ns);
+  CHECK(*begins.done(5 * second_ns));
+  CHECK_FALSE(*goes_on.done(15 * second_ns - 1));
+  SUBCASE("it does not come") { CHECK(*goes_on.done(15 * second_ns)); }
+  SUBCASE("it comes") {
+    goes_on.take(joined("c"), 8 * second_ns);
+    CHECK_FALSE(*goes_on.done(9 * second_ns - 1));
+    CHECK(*goes_on.done(9 * second_ns));
+    goes_on.lost("c");
+    CHECK_FALSE(*goes_on.done(9 * second_ns));
+    CHECK(*goes_on.done(18 * second_ns));
+  }
+}
+
+TEST_CASE(
     "what a job and an agent say to each other until the job runs is as many messages on 16, 64 and 1,500 machines") {
   for (const auto& [machines, places] : {std::pair(16, 4), {64, 4}, {1500, 1}}) {
     CAPTURE(machines);
