@@ -103,11 +103,8 @@ void LeaderWatch::turn(bool hears) {
   }
   if (now && !std::exchange(checked_lease_, true)) check_lease(*now);
   const std::int64_t now_ns = SteadyClock().now_ns();
-  const bool seems_given_up = now && is_given_up(*now) && !hears && child_ <= 0;
-  if (!seems_given_up) given_up_ = Status(), given_up_since_ns_ = now_ns;
-  // A leader that lives takes its lease again, if only the store was away.
-  if (seems_given_up && now_ns - given_up_since_ns_ < TakeOver::retry_ns) return;
-  if (seems_given_up) {
+  given_up_ = Status();
+  if (take_over_.gives_up(now, hears, child_ > 0, now_ns)) {
     given_up_ = Status(Code::exhausted,
                        fmt::format("run '{}' is given up: {} leaders in a row were lost before a step was done, the "
                                    "last one at {}. Started anew it would most likely fail again: look at what they "

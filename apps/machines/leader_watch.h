@@ -60,7 +60,6 @@ class LeaderWatch final : public runtime::JobAddress {
   runtime::TakeOver take_over_;
   bool checked_lease_ = false;
   Status given_up_;
-  std::int64_t given_up_since_ns_ = 0;  // when it did not seem so for the last time
 
   std::mutex mutex_;
   std::condition_variable stops_;

@@ -51,12 +51,19 @@ class TakeOver {
   /// Whether one is started now; counts it. `stored`: what the store said last. `hears`: the agent hears the leader,
   /// which leads on then, whatever the store says.
   bool is_due(const std::optional<StoredClaim>& stored, bool hears, std::int64_t now_ns) {
-    if (!stored || stored->leader_lives || hears) return false;
+    if (!stored || stored->leader_lives || hears || is_given_up(*stored)) return false;
     if (tried_ != stored->claim.generation) tried_ = stored->claim.generation, tries_ = 0, next_ns_ = 0;
     if (tries_ >= tries_max || now_ns < next_ns_) return false;
     ++tries_;
     next_ns_ = now_ns + retry_ns;
     return true;
+  }
+  /// Whether the run is given up (is_given_up), and has been for as long as a leader that lives may take to renew its
+  /// lease, if only the store was away. `leads`: a leader that this agent has started lives.
+  bool gives_up(const std::optional<StoredClaim>& stored, bool hears, bool leads, std::int64_t now_ns) {
+    if (!stored || !is_given_up(*stored) || hears || leads) given_up_since_ns_.reset();
+    else if (!given_up_since_ns_) given_up_since_ns_ = now_ns;
+    return given_up_since_ns_ && now_ns - *given_up_since_ns_ >= retry_ns;
   }
   /// This machine cannot take the place of that leader.
   void give_up() { tries_ = tries_max; }
@@ -65,6 +72,7 @@ class TakeOver {
   JobGeneration tried_;  // in whose place leaders were started here
   int tries_ = 0;        // how often, without a new generation
   std::int64_t next_ns_ = 0;
+  std::optional<std::int64_t> given_up_since_ns_;
 };
 
 }  // namespace troupe::runtime

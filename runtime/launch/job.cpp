@@ -74,7 +74,7 @@ class Job {
     if (result.late_messages > 0)
       log_debug(fmt::format("{} control messages of other generations were dropped", result.late_messages));
     const int grace_ms = result.status.ok() || coordinator_.pause().begun() ? 2000 : 500;
-    if (begins_again(result)) places_.let_go();
+    if (begins_again(result)) places_.let_go(has_started_ ? Status() : result.status);
     if (const Status ended = places_.finish(grace_ms, killed_ms_); !ended.ok()) left_behind(result, ended);
     places_.bring_to(coordinator_, clock_.now_ns());  // what their logs still had
     // The caller may begin again with another checkpoint: a signal that came meanwhile ends that job.
@@ -124,8 +124,9 @@ class Job {
 
   /// Whether another process has use for the job's machines, or this one with another checkpoint.
   bool begins_again(const JobResult& result) const {
-    return result.exit_code == exit_superseded || result.status.code() == Code::damaged ||
-           (options_.kept && !has_started_);
+    if (result.exit_code == exit_superseded || result.status.code() == Code::damaged) return true;
+    if (options_.kept) return !coordinator_.has_begun();
+    return !has_started_ && !result.status.ok() && result.exit_code != exit_interrupted;
   }
 
   /// Waits for the agents of other machines, where the job has any.

@@ -391,8 +391,12 @@ Status JobPlaces::begin_to_finish(int grace_ms, int killed_ms) {
   return left;
 }
 
-void JobPlaces::let_go() {
-  for (Machine& m : machines_) m.connection.reset();
+void JobPlaces::let_go(const Status& why) {
+  for (Machine& m : machines_) {
+    if (m.connection && !why.ok())
+      (void)m.connection->post(encode(ToAgent(Refused{"the job does not begin: " + why.message(), true}))).ok();
+    m.connection.reset();
+  }
 }
 
 bool JobPlaces::has_finished() const {
@@ -442,7 +446,8 @@ void JobPlaces::take(const PlaceStarted& started, Coordinator& coordinator, std:
 
 void JobPlaces::failed(std::size_t machine, const Status& why, Coordinator& coordinator) {
   const Machine& m = machines_[machine];
-  if (m.own || !coordinator.has_begun()) return coordinator.end(m.own ? why : why.in("machine " + m.name), exit_worker);
+  const bool may_go_on = coordinator.has_begun() || options_.kept;  // else it has failed to start
+  if (m.own || !may_go_on) return coordinator.end(m.own ? why : why.in("machine " + m.name), exit_worker);
   if (m.connection) set_aside(machine, why);  // it may fail again at once
 }
 

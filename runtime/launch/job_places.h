@@ -86,8 +86,8 @@ class JobPlaces final : public CoordinatorSink {
   /// Ends all processes, as Launcher::finish; bring_to() has what their logs still had.
   Status finish(int grace_ms, int killed_ms);
   /// Leaves other machines to the process that leads the job next: their agents end the processes, keep the memory, and
-  /// join that one.
-  void let_go();
+  /// join that one. `why`: not ok: the job does not begin, which they are told.
+  void let_go(const Status& why = {});
   /// The same as finish(), but that it waits for no other machine: has_finished() says when all have done so, and
   /// left_behind() what has become of it.
   Status begin_to_finish(int grace_ms, int killed_ms);

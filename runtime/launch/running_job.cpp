@@ -50,8 +50,11 @@ Status RunningJob::begin_on(std::vector<JoinedAgent> joined, const std::string& 
   const std::int64_t need = needed();
   if (places_.room() >= need) return {};
   if (!options_.kept || options_.replaces || !options_.replan)
-    return invalid(fmt::format("the job needs {}, and its machines have {}: give an agent more (--places)",
-                               counted(need, "place"), places_.room()));
+    return invalid(fmt::format("the job needs {}{}, and its machines have {}: {}", counted(need, "place"),
+                               options_.kept ? " beside the workers that agents have kept" : "", places_.room(),
+                               options_.kept && options_.replaces
+                                   ? "start agents on more machines, or go on with fewer (--replace never)"
+                                   : "give an agent more (--places)"));
   for (const PlaceId place : coordinator_.places())
     if (options_.kept->ranks.count(place) == 0) lost_.push_back(place);
   coordinator_.begin_without(lost_);

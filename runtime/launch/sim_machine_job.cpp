@@ -203,6 +203,7 @@ void MachineWorld::turn_job(Process& p, std::int64_t quiet_ns) {
   for (JoinedAgent& one : std::exchange(p.port, {})) job.take_joined(one);
   job.bring();
   if (p.lead && job.coordinator().has_begun()) p.lead->went_on();
+  if (p.lead && job.coordinator().committed() > out_.processes[p.number].first) p.lead->made_step();
   if (p.lead && !job.coordinator().over()) {
     const bool unclaimed = o_.flaw == SimMachinesFlaw::enters_unclaimed;
     job.coordinator().claimed(unclaimed ? job.coordinator().generation() : p.lead->claimed());
@@ -226,7 +227,7 @@ void MachineWorld::finish(Process& p) {
   p.result = c.take_result();
   p.finishing = true;
   p.finish_until_ns = loop_.now_ns() + 10 * second_ns;
-  const bool begins_again = p.result.exit_code == exit_superseded || (p.options.kept && !p.has_started);
+  const bool begins_again = p.result.exit_code == exit_superseded || (p.options.kept && !c.has_begun());
   if (begins_again) p.running->places().let_go();
   (void)p.running->places().begin_to_finish(500, 0);
 }

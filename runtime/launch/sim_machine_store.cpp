@@ -151,7 +151,7 @@ void MachineWorld::make(Process& p, const LeadSteps::Call& call) {
     case Kind::read:
       return this->call<std::optional<StoredClaim>>(
           p, [this] { return store_->read(loop_.now_ns()); }, nullptr,
-          [&p, rest](const auto& now) { rest(p.lead->read(now)); });
+          [&p, call, rest](const auto& now) { rest(p.lead->read(call, now)); });
     case Kind::advance:
       return this->call<std::optional<std::int64_t>>(
           p,
@@ -223,6 +223,12 @@ void MachineWorld::follow(std::size_t machine) {
   Machine& m = machines_[machine];
   if (!m.looked) return;
   const bool leads = m.started != no_process && !processes_[m.started]->gone;
+  if (!m.wire && m.take_over.gives_up(m.unread.ok() ? m.stored : std::nullopt, m.follows.hears(loop_.now_ns()), leads,
+                                      loop_.now_ns())) {
+    out_.job.status = Status(Code::exhausted, "run 'job' is given up");
+    out_.job.exit_code = exit_do_not_requeue;
+    return end_agent(machine, false);
+  }
   if (!leads &&
       m.take_over.is_due(m.unread.ok() ? m.stored : std::nullopt, m.follows.hears(loop_.now_ns()), loop_.now_ns())) {
     m.started = processes_.size();

@@ -50,16 +50,16 @@ void LeadSteps::made_step() {
 LeadSteps::Call LeadSteps::next() const {
   using Kind = Call::Kind;
   if (!has_call()) return {};
-  if (retakes_) return {Kind::advance, revision_, claim_, true};
-  if (looks_ || doubts_) return {Kind::read, 0, {}, false};
-  if (asked_) return {Kind::advance, revision_, *asked_, false};
-  return {Kind::keep_lead, 0, {}, false};
+  if (retakes_) return {Kind::advance, revision_, claim_, true, looks_};
+  if (looks() || doubts_) return {Kind::read, 0, {}, false, looks_};
+  if (asked_) return {Kind::advance, revision_, *asked_, false, looked_};
+  return {Kind::keep_lead, 0, {}, false, looked_};
 }
 
-std::int64_t LeadSteps::read(const Expected<std::optional<StoredClaim>>& now) {
+std::int64_t LeadSteps::read(const Call& call, const Expected<std::optional<StoredClaim>>& now) {
   const bool doubted = doubts_;
   sure_ = false;
-  if (!now.ok()) return end_doubt(), doubted ? retry_ms : 0;
+  if (!now.ok()) return end_doubt(call), doubted ? retry_ms : 0;
   if (!*now) {
     lost_ = Status(Code::superseded,
                    fmt::format("{} has no run '{}' any more: another process has led it to its end, or its claim was "
@@ -77,7 +77,7 @@ std::int64_t LeadSteps::read(const Expected<std::optional<StoredClaim>>& now) {
     asked_.reset();
   }
   if (!(*now)->leader_lives) return retakes_ = true, 0;
-  end_doubt();
+  end_doubt(call);
   sure_ = true;
   return doubted && asked_ ? again_ms : 0;
 }
@@ -90,7 +90,7 @@ std::int64_t LeadSteps::advanced(const Call& call, const Expected<std::optional<
       doubts_ = true;
       return again_ms;
     }
-    end_doubt();
+    end_doubt(call);
     if (!stored.ok()) return doubted ? retry_ms : 0;
     {
       log_warn(fmt::format(

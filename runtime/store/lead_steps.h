@@ -62,9 +62,9 @@ class LeadSteps {
   void moves(const std::string& address);
   /// It is time to renew the lease (Store::keep_every_ms).
   void keep() { keeps_ = true; }
-  /// Looks once who leads; looks() until the store has answered, or has not.
-  void look() { looks_ = true; }
-  bool looks() const { return looks_; }
+  /// Looks once who leads; looks() until the store has answered a call that was made since, or has not.
+  void look() { ++looks_; }
+  bool looks() const { return looks_ > looked_; }
   /// Whether the store has said that this process leads, when it was read for the last time.
   bool is_sure() const { return sure_; }
 
@@ -76,12 +76,13 @@ class LeadSteps {
     std::int64_t expected = 0;  ///< of `advance`, as what follows
     Claim next;
     bool takes_lead = false;
+    std::uint64_t look = 0;  ///< the newest look() that its answer is for
   };
-  bool has_call() const { return lost_.ok() && (retakes_ || looks_ || doubts_ || asked_ || keeps_); }
+  bool has_call() const { return lost_.ok() && (retakes_ || looks() || doubts_ || asked_ || keeps_); }
   /// The call that is to be made next; none: there is nothing to do.
   Call next() const;
   /// The answers. They return how many ms pass before the next call.
-  std::int64_t read(const Expected<std::optional<StoredClaim>>& now);
+  std::int64_t read(const Call& call, const Expected<std::optional<StoredClaim>>& now);
   std::int64_t advanced(const Call& call, const Expected<std::optional<std::int64_t>>& stored);
   std::int64_t kept(const Expected<bool>& kept);
 
@@ -98,7 +99,7 @@ class LeadSteps {
 
  private:
   /// The store has said who leads, or could not be asked.
-  void end_doubt() { doubts_ = retakes_ = looks_ = false; }
+  void end_doubt(const Call& call) { doubts_ = retakes_ = false, looked_ = call.look; }
 
   const LeadershipOptions options_;
   const std::string store_;
@@ -110,9 +111,10 @@ class LeadSteps {
   std::optional<Claim> asked_;  // that is to be stored
   JobGeneration claimed_;
   Status lost_;
-  bool keeps_ = false, looks_ = false, sure_ = false;
-  bool doubts_ = false;   // the store says that this process does not lead: reads who does
-  bool retakes_ = false;  // no other process does: takes the lead again
+  bool keeps_ = false, sure_ = false;
+  std::uint64_t looks_ = 0, looked_ = 0;  // that were asked for, and that have an answer
+  bool doubts_ = false;                   // the store says that this process does not lead: reads who does
+  bool retakes_ = false;                  // no other process does: takes the lead again
 };
 
 }  // namespace troupe::runtime

@@ -203,7 +203,7 @@ std::int64_t Leadership::make(const LeadSteps::Call& call) {
     case LeadSteps::Call::Kind::none: break;
     case LeadSteps::Call::Kind::read: {
       const auto now = store_->read();
-      return take(now.status(), [&] { return steps_.read(now); });
+      return take(now.status(), [&] { return steps_.read(call, now); });
     }
     case LeadSteps::Call::Kind::advance: {
       const auto stored = store_->advance(call.expected, call.next, call.takes_lead);

@@ -22,10 +22,10 @@ class EtcdOnMachines {
     ok = answers();
   }
   static bool is_installed() { return run({"sh", "-c", "command -v etcd etcdctl"}).code == 0; }
-  /// "etcd://A:2379,B:2379,C:2379"
-  std::string url() const {
+  /// "etcd://A:2379,B:2379,C:2379", beginning with this member, which is asked first.
+  std::string url(int first = 0) const {
     std::string text;
-    for (int i = 0; i < 3; ++i) text += (i == 0 ? "etcd://" : ",") + at(i, client_port);
+    for (int i = 0; i < 3; ++i) text += (i == 0 ? "etcd://" : ",") + at((first + i) % 3, client_port);
     return text;
   }
   /// Whether it answers within 20 s.

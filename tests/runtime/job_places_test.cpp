@@ -299,6 +299,12 @@ TEST_CASE("an agent that cannot do what it is told is lost with its machine once
   };
   bool runs = false;
   SUBCASE("before") {}
+  SUBCASE("before, where it goes on for one whose process is lost") {
+    runs = true;
+    job.options.kept = std::make_shared<const KeptRun>();
+    job.coordinator->enter({7, 1});
+    job.coordinator->started(0);
+  }
   SUBCASE("once it runs") {
     runs = true;
     job.coordinator->enter({7, 1});

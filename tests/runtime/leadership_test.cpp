@@ -374,12 +374,12 @@ TEST_CASE("a call without an answer is made again, and a claim that it has store
   SUBCASE("it leads still") {
     steps.advanced(call, Advanced(std::nullopt));
     CHECK(steps.next().kind == CallKind::read);
-    steps.read(Read(claim_stored(5, 1, 2)));
+    steps.read(steps.next(), Read(claim_stored(5, 1, 2)));
     CHECK_FALSE(steps.has_call());
   }
   SUBCASE("its lease has ended meanwhile: it takes the lead again") {
     steps.advanced(call, Advanced(std::nullopt));
-    steps.read(Read(claim_stored(5, 1, 2, false)));
+    steps.read(steps.next(), Read(claim_stored(5, 1, 2, false)));
     const auto again = steps.next();
     CHECK(again.kind == CallKind::advance);
     CHECK(again.takes_lead);
@@ -395,7 +395,7 @@ TEST_CASE("a process whose place another one has taken asks for nothing more") {
   LeadSteps steps = steps_taken();
   steps.ask({7, 1}, "a:1");
   steps.advanced(steps.next(), Advanced(std::nullopt));
-  steps.read(Read(claim_stored(6, 1, 9)));
+  steps.read(steps.next(), Read(claim_stored(6, 1, 9)));
   CHECK(steps.lost().code() == Code::superseded);
   CHECK_FALSE(steps.has_call());
   CHECK(steps.claimed().number == 0);
@@ -405,7 +405,7 @@ TEST_CASE("a process whose place another one has taken asks for nothing more") {
 TEST_CASE("a process that finds no claim of its job leads no more: another one may have led it to its end") {
   LeadSteps steps = steps_taken();
   steps.look();
-  steps.read(Read(std::optional<StoredClaim>()));
+  steps.read(steps.next(), Read(std::optional<StoredClaim>()));
   CHECK(steps.lost().code() == Code::superseded);
   CHECK(steps.lost().message().find("led it to its end") != std::string::npos);
   CHECK_FALSE(steps.has_call());
@@ -416,7 +416,7 @@ TEST_CASE("a process is sure that it leads by what the store has answered last, 
   LeadSteps steps = steps_taken();
   const auto looks = [&](const Read& answer) {
     steps.look();
-    steps.read(answer);
+    steps.read(steps.next(), answer);
     return steps.is_sure();
   };
   CHECK_FALSE(steps.is_sure());
@@ -435,7 +435,7 @@ TEST_CASE("a process is sure that it leads by what the store has answered last, 
     CHECK_FALSE(steps.is_sure());
     CHECK(steps.looks());
     CHECK(steps.next().kind == CallKind::read);
-    steps.read(Read(claim_stored(6, 1, 9)));
+    steps.read(steps.next(), Read(claim_stored(6, 1, 9)));
     CHECK(steps.lost().code() == Code::superseded);
   }
 }
@@ -485,7 +485,22 @@ TEST_CASE("a lease is renewed when it is due, and doubt about it is a question w
   SUBCASE("it has ended") {
     steps.kept(false);
     CHECK(steps.next().kind == CallKind::read);
-    steps.read(no_answer);
+    steps.read(steps.next(), no_answer);
   }
+  CHECK_FALSE(steps.has_call());
+}
+
+TEST_CASE("the answer to a call that was under way is none for who asks meanwhile who leads") {
+  LeadSteps steps = steps_taken();
+  steps.look();
+  const auto first = steps.next();
+  CHECK(first.kind == CallKind::read);
+  steps.look();
+  steps.read(first, Read(claim_stored(5, 0, 1)));
+  CHECK(steps.looks());
+  const auto second = steps.next();
+  CHECK(second.kind == CallKind::read);
+  steps.read(second, Read(claim_stored(5, 0, 1)));
+  CHECK_FALSE(steps.looks());
   CHECK_FALSE(steps.has_call());
 }
