@@ -148,21 +148,10 @@ Status MachineWorld::say(std::size_t machine, FromAgent message) {
   digest_.add(bytes);
   travel(m.wire, true, [this, wire = m.wire, bytes = std::move(bytes)]() mutable {
     if (!wire->job_open) return;
-    if (o_.flaw == SimMachinesFlaw::unfenced) stamp(*wire, bytes);
     wire->in.push_back(std::move(bytes));
     reached(wire);
   });
   return {};
-}
-
-void MachineWorld::stamp(const SimWire& wire, std::vector<std::byte>& bytes) {
-  auto message = decode_from_agent(bytes);
-  ASSERT(message.ok(), message.status().message());
-  auto* said = std::get_if<FromPlace>(&*message);
-  const Process& p = process_of(wire);
-  if (!said || p.gone || !p.running) return;
-  said->frame.of = p.running->coordinator().generation();
-  bytes = encode(*message);
 }
 
 void MachineWorld::spoil_joins(Joins& joins) {

@@ -159,8 +159,6 @@ class MachineWorld final : public SimProcesses {
   void end_agent(std::size_t machine, bool silently);
   /// What an agent says.
   Status say(std::size_t machine, FromAgent message);
-  /// What a place says is of the job's present generation, whenever it was said.
-  void stamp(const SimWire& wire, std::vector<std::byte>& bytes);
   void spoil_joins(Joins& joins);
   /// The job has taken a machine.
   void welcomed(std::size_t machine);

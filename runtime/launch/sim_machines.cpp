@@ -34,7 +34,6 @@ SimClusterOptions MachineWorld::cluster_of(const SimMachinesOptions& o) {
   SimClusterOptions c;
   c.seed = o.seed;
   c.recovers = true;
-  c.fenced = o.flaw != SimMachinesFlaw::unfenced;
   return c;
 }
 

@@ -53,7 +53,6 @@ enum class SimMachinesFlaw : std::uint8_t {
   none,
   claims_newer,  ///< an agent that comes back says that its memory has a version more than it has
   joins_twice,   ///< an agent of a machine joins once more, under another name, while it serves the job
-  unfenced,      ///< links that carry messages of any generation (CL-1 one generation)
   two_leaders,   ///< agents that come back name the generation before theirs: a job begins in one that there was
   // Of a job with a store:
   compares_not,     ///< the store's compare-and-set does not compare, and a lease keeps no other process out

@@ -129,7 +129,7 @@ int main(int argc, char** argv) {
   cli.add_flag("--machines", options.of_machines, "jobs on machines (tests/scenarios/machines)");
   cli.add_option("--scenarios", folder, "folder of *.toml (default: tests/scenarios)");
   cli.add_option("--planted", planted,
-                 "a planted error, which must be found: unfenced, no_sync, whole_early; with --machines unfenced, "
+                 "a planted error, which must be found: unfenced, no_sync, whole_early; with --machines "
                  "claims_newer, joins_twice, two_leaders, compares_not, enters_unclaimed (repeatable)")
       ->transform(CLI::CheckedTransformer(names))
       ->allow_extra_args(false);
@@ -147,6 +147,12 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "--seeds {}: expected FIRST:LAST, such as 1:300\n", seeds);
     return 2;
   }
+  for (const Planted p : planted)
+    if ((flaw_of(p) != runtime::SimMachinesFlaw::none) != options.of_machines) {
+      fmt::print(stderr, "--planted: jobs {} have no such error (--help)\n",
+                 options.of_machines ? "on machines" : "without --machines");
+      return 2;
+    }
   if (options.of_machines) folder += "/machines";
   options.first = first;
   // Planted errors are looked for until they are found.

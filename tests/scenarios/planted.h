@@ -29,13 +29,13 @@ enum class Planted : std::uint8_t {
 inline runtime::SimMachinesFlaw flaw_of(Planted planted) {
   using runtime::SimMachinesFlaw;
   switch (planted) {
-    case Planted::unfenced: return SimMachinesFlaw::unfenced;
     case Planted::claims_newer: return SimMachinesFlaw::claims_newer;
     case Planted::joins_twice: return SimMachinesFlaw::joins_twice;
     case Planted::two_leaders: return SimMachinesFlaw::two_leaders;
     case Planted::compares_not: return SimMachinesFlaw::compares_not;
     case Planted::enters_unclaimed: return SimMachinesFlaw::enters_unclaimed;
     case Planted::none:
+    case Planted::unfenced:
     case Planted::no_sync:
     case Planted::whole_early: break;
   }
