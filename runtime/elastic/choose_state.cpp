@@ -172,6 +172,7 @@ void Coordinator::settle() {
   } else if (!home_.bare.empty() && session_->committed() > begins_with_) {
     home_.bare.clear();
     sink_.settled(options_.places);
+    if (options_.on_settled) options_.on_settled();
   }
   int spares = options_.spares;
   for (const PlaceId place : available())

@@ -134,10 +134,11 @@ struct StateLeft {
 
 struct CoordinatorOptions {
   SessionOptions session;
-  std::vector<PlaceId> places;       ///< by rank; empty: rank r is place r
-  int stall_s = 120;                 ///< CR-2
-  std::function<void()> on_ready;    ///< all places are ready: the first step begins
-  std::function<void()> on_settled;  ///< a step of another plan is committed: the job stays with that plan
+  std::vector<PlaceId> places;     ///< by rank; empty: rank r is place r
+  int stall_s = 120;               ///< CR-2
+  std::function<void()> on_ready;  ///< all places are ready: the first step begins
+  /// A step is committed with another plan, or with places that have taken ranks since the last one: the job stays so.
+  std::function<void()> on_settled;
   /// A request to end has been taken, and the job saves this version first.
   std::function<void(const std::string& why, std::int64_t version)> on_pause;
   bool recovers = false;  ///< REQUIRES of the plan that it keeps versions, or copies: then session.copy_every too
