@@ -77,6 +77,9 @@ std::vector<std::string> useless_arguments(const JobArguments& a, const LmConfig
     out.push_back("--inject without --recovery slots or copies:K: the run ends with the worker that the drill hits");
   if (config.run.recovery == "off" && a.replace != JobArguments().replace)
     out.push_back(fmt::format("--replace {} has no effect: see --recovery", a.replace));
+  if (config.run.recovery == "off" && !a.store.url.empty())
+    out.push_back(
+        "--store without --recovery tells agents where the run is, and no more: a leader that is lost is not replaced");
   if (a.grace_s != JobArguments().grace_s && (config.run.recovery == "off" || config.checkpoint.every == 0))
     out.push_back(fmt::format("--grace {} has no effect: see --recovery and --checkpoint-every", a.grace_s));
   if (a.spares > 0 && (config.run.recovery == "off" || a.replace == "always"))

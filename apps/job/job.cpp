@@ -150,6 +150,11 @@ int train_command(const App& app, const JobArguments& arguments) {
   auto decided = a.resumes_memory() ? decided_before(a) : std::nullopt;
   auto p = prepare(a, code, point ? &*point : nullptr, decided ? &decided->costs : nullptr);
   if (!p.ok()) return say(p.status(), code);
+  if (a.resumes_memory() && p->config.run.recovery == "off")
+    return say(
+        invalid("--resume memory: without --recovery agents keep nothing in memory: give it as the run had it, or "
+                "go on from a checkpoint (--resume)"),
+        exit_usage);
   start_on_one_machine(*p);
   return Training(app, a, *std::move(p), std::move(resume), std::move(point), std::move(decided)).run();
 }

@@ -14,11 +14,8 @@ namespace troupe::lm {
 using namespace runtime;
 
 KeptDecisions decisions_of(const JobArguments& a, const Prepared& p, const Plan& plan) {
-  return {a.costs.empty() ? p.named_costs : a.costs,
-          p.costs_file,
-          p.machines,
-          p.order,
-          {plan.pipeline.ahead, plan.pipeline.weights_apart}};
+  const ChosenAhead of_plan{plan.pipeline.ahead, plan.pipeline.weights_apart};
+  return {a.costs.empty() ? p.named_costs : a.costs, p.costs_file, p.machines, p.order, p.ahead.value_or(of_plan)};
 }
 
 Status decide_as(Prepared& p, const JobArguments& a, const KeptDecisions& decided) {

@@ -21,7 +21,7 @@ struct KeptDecisions {
   bool operator==(const KeptDecisions&) const = default;
 };
 
-/// Those of a run of this plan.
+/// Those of a run that began with this plan, or has it now, and with what `prepared` says of an earlier one.
 KeptDecisions decisions_of(const JobArguments& arguments, const Prepared& prepared, const runtime::Plan& plan);
 
 /// Makes the plan of `prepared` the one that was decided upon. REQUIRES: it has these costs (prepare). Error (invalid):

@@ -5,6 +5,9 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <system_error>
+
 #include "apps/job/run_record.h"
 #include "devices/base/text_table.h"
 #include "runtime/agents/agent_process.h"
@@ -21,6 +24,12 @@ std::string name_in_store(const JobArguments& a) {
   std::string out = a.out;
   while (out.size() > 1 && out.back() == '/') out.pop_back();
   return a.store.job.empty() ? base_of(out) : a.store.job;
+}
+
+std::string whole_path(const std::string& out) {
+  std::error_code error;
+  const auto path = std::filesystem::weakly_canonical(out, error);
+  return error ? out : path.string();
 }
 
 std::string own_folder() {
@@ -49,7 +58,15 @@ Expected<std::shared_ptr<Leadership>> make_lead(const JobArguments& a) {
   l.leader = fresh_number();
   std::vector<std::string> words = a.words;
   if (a.taken_over) words.resize(words.size() - 2);  // --take-over, which was put behind those of the run
-  l.record = to_text(RunToLead{program, own_folder(), words, a.run_number, a.store_lease_s}, key);
+  const std::string out = whole_path(a.out);
+  l.record = to_text(RunToLead{program, own_folder(), words, a.run_number, a.store_lease_s, out}, key);
+  l.is_of_run = [key, out](const Claim& claim) -> Status {
+    const auto run = parse_run_to_lead(claim.record, key);
+    if (run.ok() && run->out == out) return {};
+    return invalid(fmt::format(
+        "{}: choose another name (--store-run), or, where that run is over, remove what the store has of it",
+        run.ok() ? fmt::format("it writes to '{}', and this command to '{}'", run->out, out) : run.status().message()));
+  };
   l.goes_on = a.resumes;
   l.patience_ms = o.lease_ms + o.lease_ms / 2;
   if (a.taken_over) l.of_revision = a.taken_over->revision;

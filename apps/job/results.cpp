@@ -78,6 +78,10 @@ Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t 
                                                       costs_text(a_, costs_from_) + ahead));
   if (continues) {
     TROUPE_ASSIGN(auto before, report::read_lines_before(file("metrics.jsonl"), first_step));
+    if (!before.damaged.empty())
+      log_warn(fmt::format("'{}' has {} that cannot be read, line {} first: the run goes on without {}",
+                           file("metrics.jsonl"), counted(std::ssize(before.damaged), "line"), before.damaged.front(),
+                           before.damaged.size() == 1 ? "it" : "them"));
     kept_lines_ = std::move(before.lines);
     curve_.train = std::move(before.train);
     curve_.eval = std::move(before.eval);
@@ -173,6 +177,8 @@ void Results::step(const StepResult& r) {
 }
 
 void Results::write_current(std::int64_t steps) {
+  if (leads_ && !leads_()) return void(next_current_ns_ = clock_.now_ns() + 1'000'000'000);
+  if (metrics_) keep(metrics_->in_place());
   JobResult so_far;
   so_far.committed_steps = steps;
   keep(report::write_run_json(file("run.json"), run_json(so_far, "running", nullptr), Durability::not_synced));

@@ -37,6 +37,11 @@ class Results {
               const std::string& ahead = "");
   /// This run continues the run with number `job`.
   void goes_on(std::uint64_t job) { job_ = job; }
+  /// What is written of a run that goes on, beside its lines, is written while this says so: else the files may be
+  /// another process's by now. Null: always.
+  void writes_while(std::function<bool()> leads) { leads_ = std::move(leads); }
+  /// The run has this shape, to which it had come before this process.
+  void goes_on_as(const std::string& shape) { mesh_at_end_ = shape; }
   /// The run saves checkpoints, as this job; the generation is in every line of metrics.
   void begun(std::uint64_t job, std::uint32_t generation);
   void checkpoint(const runtime::CheckpointEvent& event);
@@ -97,6 +102,7 @@ class Results {
   const Prepared& prepared_;
   const LmConfig& config_;
   const MeshSpec& mesh_;
+  std::function<bool()> leads_;
   std::string mesh_at_end_;  ///< where the run has changed it
   const std::string &costs_from_, &layout_costs_from_;
   const std::int64_t tokens_per_step_;

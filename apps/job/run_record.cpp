@@ -60,6 +60,9 @@ RunRecord read_run_record(const std::string& dir) {
   if (!run.is_object()) return record;
   record.data = data_of(run);
   record.decided = read_decisions(run);
+  if (run.contains("status") && run["status"] == "finished" && run.contains("steps") &&
+      run["steps"].is_number_integer())
+    record.finished_steps = run["steps"];
   if (run.contains("run") && run["run"].is_string()) record.run = run["run"];
   if (!run.contains("job") || !run["job"].is_string()) return record;
   const auto text = run["job"].get<std::string>();

@@ -11,9 +11,10 @@
 namespace troupe::lm {
 
 struct RunRecord {
-  std::string run;        ///< JobArguments::run_number; empty: the run had no store
-  std::uint64_t job = 0;  ///< the run's number; 0: it neither saved checkpoints nor went on from any
-  std::string data;       ///< the path of the text: absolute, unless an older version has written the record
+  std::string run;                   ///< JobArguments::run_number; empty: the run had no store
+  std::uint64_t job = 0;             ///< the run's number; 0: it neither saved checkpoints nor went on from any
+  std::string data;                  ///< the path of the text: absolute, unless an older version has written the record
+  std::int64_t finished_steps = -1;  ///< the steps that it has done, where it has finished
   std::optional<KeptDecisions> decided;  ///< none: its agents keep nothing in memory
 };
 

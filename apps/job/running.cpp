@@ -38,6 +38,12 @@ std::optional<std::string> ask(const RunningArguments& a, const std::string& req
   Expected<std::string> answer = std::string();
   if (a.token_file.empty()) {
     answer = ask_job(socket_of(out), request, limit_s);
+    const bool is_address = out.find('/') == std::string::npos && out.find(':') != std::string::npos;
+    if (!answer.ok() && is_address)
+      return fails(invalid("'" + out +
+                           "' is no output folder: of a run at an address name its token, too "
+                           "(--token-file)"),
+                   exit_usage);
     if (!answer.ok())
       return fails(answer.status().in("'" + out + "' has no run with --recovery that answers"), exit_output);
   } else {

@@ -12,6 +12,7 @@
 #include "apps/job/argument_checks.h"
 #include "apps/job/lead.h"
 #include "apps/job/placing.h"
+#include "apps/job/run_record.h"
 #include "apps/job/running.h"
 #include "apps/lm/data.h"
 #include "apps/lm/learning_rate.h"
@@ -46,8 +47,22 @@ Training::Training(const App& app, const JobArguments& a, Prepared prepared, std
       folder_(storage_, a.out, resume_ ? &*resume_ : nullptr), point_(std::move(point)), results_(a, p_, steps_),
       sampler_(a.sample_text.empty() ? p_.config.sample.prompt : a.sample_text) {}
 
+std::optional<int> Training::end_if_done() {
+  if (a_.machines.count == 0 || !a_.resumes || steps_ == 0 || read_run_record(a_.out).finished_steps < steps_)
+    return {};
+  if (a_.taken_over) {  // the process that led it could not tell the store: this one does
+    auto lead = make_lead(a_);
+    const EndSignals signals;
+    if (lead.ok() && *lead && (*lead)->take(a_.machines.listen, signals.fd()).ok()) (*lead)->went_on();
+  }
+  log_info(
+      fmt::format("the run in '{}' has done its {}: there is nothing to go on with", a_.out, counted(steps_, "step")));
+  return exit_ok;
+}
+
 int Training::run() {
   int code = exit_ok;
+  if (const auto done = end_if_done()) return *done;
   if (const Status s = open(code); !s.ok()) {
     if (gathered_) turn_away(gathered_->joined, s);
     return say(s, code);
@@ -139,6 +154,7 @@ std::string Training::advice() const {
 Status Training::open(int& code) {
   code = exit_usage;
   TROUPE_ASSIGN(lead_, make_lead(a_));
+  if (lead_) results_.writes_while([this] { return lead_->surely_leads(); });
   if (a_.machines.count > 0) TROUPE_TRY(check_machines(code));
   code = exit_data;
   if (a_.data.empty()) return invalid("no training text: name one with --data FILE (plain text, .gz or .dz)");
@@ -202,6 +218,35 @@ Status Training::take_plan(Plan plan, std::string text) {
   return {};
 }
 
+KeptPlans Training::kept_plans() const {
+  return {std::make_shared<const Plan>(plan_), kept_as(), [this](const StageWidths& dp) { return replan(dp); }};
+}
+
+Status Training::take_kept_plan(const Plan& plan) {
+  if (digest_of_plan(plan, "") == digest_of_plan(plan_, "")) return {};
+  const std::string shape = shape_of(plan);
+  results_.goes_on_as(shape);
+  choices_.clear();
+  TROUPE_TRY(take_plan(plan, placing_text(p_, {}) + (decided_ ? decided_text(*decided_) : "")));
+  log_info("the plan is that of " + shape + ", with which the run went on");
+  return {};
+}
+
+std::string Training::why_none_is_kept(std::int64_t lines) const {
+  const auto& agents = gathered_->joined;
+  if (std::all_of(agents.begin(), agents.end(), [](const auto& one) { return one.joins.kept.places.empty(); }))
+    return "they have kept nothing";
+  if (!kept_plans().are_of_run(agents)) return "what they have kept is of another configuration, text or output folder";
+  if (lines == 0) return fmt::format("'{}/metrics.jsonl' has no line of a step", a_.out);
+  return "a machine that has a part of it is missing";
+}
+
+Expected<std::int64_t> Training::lines_before() const {
+  TROUPE_ASSIGN(const auto before,
+                report::read_lines_before(a_.out + "/metrics.jsonl", std::numeric_limits<std::int64_t>::max()));
+  return before.train.empty() ? 0 : static_cast<std::int64_t>(before.train.back().step) + 1;
+}
+
 Status Training::plan_anew(int& code) {
   code = exit_usage;
   if (const Status s = put_on_machines(p_, a_, machines_joined()); !s.ok()) return takes_fewer() ? Status{} : s;
@@ -227,8 +272,11 @@ Status Training::gather(int& code) {
   if (takes_fewer()) wanted.count_to_go_on = wanted.count_min;
   HasState has_state;
   if (a_.resumes_memory())
-    has_state = [this](std::span<const AgentPort::Joined> agents) {
-      return !decided_ || !lack_state(agents, plan_, kept_as());  // the run may have had another plan
+    has_state = [this, plans = std::make_shared<KeptPlans>(kept_plans())](std::span<const AgentPort::Joined> agents) {
+      const auto lines = lines_before();
+      const bool has_copies = plan_.keeps_copies();  // which are of some steps before
+      // Where it is not known what the run decided, it may have had another plan.
+      return !decided_ || !plans->lack_state(agents, lines.ok() && !has_copies ? *lines - 1 : 0);
     };
   auto gathered = open_and_gather(wanted, end_signals_->fd(), has_state);
   const Code failed = gathered.status().code();
@@ -310,17 +358,15 @@ Status Training::open_results(std::int64_t first_step, bool goes_on, int& code) 
 Status Training::begin_from_memory(int& code) {
   // Not before the agents have joined: until then they may have served the leader, and it has written lines.
   code = exit_output;
-  TROUPE_ASSIGN(const auto before,
-                report::read_lines_before(a_.out + "/metrics.jsonl", std::numeric_limits<std::int64_t>::max()));
-  const std::int64_t told = before.train.empty() ? 0 : static_cast<std::int64_t>(before.train.back().step) + 1;
-  auto kept = newest_kept(gathered_->joined, plan_, kept_as(), told);
+  TROUPE_ASSIGN(const std::int64_t told, lines_before());
+  auto kept = kept_plans().newest(gathered_->joined, told);
   const std::int64_t saved = point_ ? point_->manifest.stamp.step : -1;
-  if (decided_ && (!kept || kept->version < saved)) {
+  if (decided_ && (!kept || kept->run.version < saved)) {
     TROUPE_TRY(plan_anew(code));
-    if (!kept) kept = newest_kept(gathered_->joined, plan_, kept_as(), told);
+    if (!kept) kept = kept_plans().newest(gathered_->joined, told);
   }
-  if (kept && kept->version >= saved) {
-    first_step_ = kept->version;
+  if (kept && kept->run.version >= saved) {
+    first_step_ = kept->run.version;
     if (first_step_ > steps_) {
       code = exit_usage;
       return invalid(
@@ -329,19 +375,21 @@ Status Training::begin_from_memory(int& code) {
                       first_step_, steps_));
     }
     if (point_) results_.goes_on(point_->manifest.stamp.job);
-    kept_ = std::make_shared<const KeptRun>(*std::move(kept));
+    kept_ = std::make_shared<const KeptRun>(std::move(kept->run));
+    code = exit_plan;
+    TROUPE_TRY(take_kept_plan(*kept->plan));
     code = exit_output;
     TROUPE_TRY(open_results(first_step_, true, code));
     results_.note(fmt::format("goes on from step {}, which agents have kept in memory", first_step_));
     return {};
   }
-  const std::string none = "the agents have kept no whole step of this run, with this mesh and configuration";
+  const std::string none = "the agents have kept no whole step of this run: " + why_none_is_kept(told);
   code = exit_checkpoint;
   if (!point_ && a_.taken_over && told == 0) {  // the leader was lost before the first step was done
     code = exit_output;
     return open_results(0, true, code);
   }
-  if (!point_) return Status(Code::not_found, "--resume memory: " + none + ", and it has no checkpoint");
+  if (!point_) return Status(Code::not_found, "--resume memory: " + none + "; and it has no checkpoint");
   if (!kept) log_warn(none + ": the run goes on from its newest checkpoint");
   return begin_at_point(code);
 }

@@ -18,6 +18,7 @@
 #include "devices/base/give_up.h"
 #include "devices/files/file_storage.h"
 #include "devices/process/end_signals.h"
+#include "runtime/launch/kept_plans.h"
 
 namespace troupe::lm {
 
@@ -32,6 +33,8 @@ class Training {
 
  private:
   Status open(int& code);
+  /// A run that is to go on, and has done all its steps: needs no machine. Nullopt: it is none.
+  std::optional<int> end_if_done();
   Status check_machines(int& code) const;
   /// Waits for the agents of the run's machines, which say how many places each has: p_ is for these machines then.
   Status gather(int& code);
@@ -53,6 +56,13 @@ class Training {
   Status plan(int& code);
   /// The plan of p_, as it was decided upon; `text`: of that, for people.
   Status take_plan(runtime::Plan plan, std::string text);
+  /// The plan of which the agents have kept memory: that with which the run began, or to which it has gone on.
+  Status take_kept_plan(const runtime::Plan& plan);
+  runtime::KeptPlans kept_plans() const;
+  /// Why agents have not kept what this run can go on from, where it has written so many lines.
+  std::string why_none_is_kept(std::int64_t lines) const;
+  /// How many lines of steps the run has written.
+  Expected<std::int64_t> lines_before() const;
   /// There is no memory that another plan would lose: makes one for the machines that have joined, if they take it.
   Status plan_anew(int& code);
   /// The run goes on with fewer machines than it had, and with the plan for these.

@@ -13,11 +13,8 @@ std::string dump(const nlohmann::json& j) { return j.dump(-1, ' ', false, nlohma
 }  // namespace
 
 std::string to_text(const RunToLead& run, const runtime::TokenKey& key) {
-  nlohmann::json j{{"program", run.program},
-                   {"folder", run.folder},
-                   {"words", run.words},
-                   {"run", run.run},
-                   {"lease_s", run.lease_s}};
+  nlohmann::json j{{"program", run.program}, {"folder", run.folder},   {"words", run.words},
+                   {"run", run.run},         {"lease_s", run.lease_s}, {"out", run.out}};
   j[signature] = runtime::signature_of(dump(j), key);
   return dump(j);
 }
@@ -25,15 +22,15 @@ std::string to_text(const RunToLead& run, const runtime::TokenKey& key) {
 Expected<RunToLead> parse_run_to_lead(const std::string& text, const runtime::TokenKey& key) {
   auto j = nlohmann::json::parse(text, nullptr, false);
   const auto is_text = [&](const char* name) { return j.contains(name) && j[name].is_string(); };
-  const bool good = j.is_object() && is_text("program") && is_text("folder") && is_text("run") && is_text(signature) &&
-                    j.contains("words") && j["words"].is_array() && j.contains("lease_s") &&
+  const bool good = j.is_object() && is_text("program") && is_text("folder") && is_text("run") && is_text("out") &&
+                    is_text(signature) && j.contains("words") && j["words"].is_array() && j.contains("lease_s") &&
                     j["lease_s"].is_number_integer();
   if (!good) return invalid("what the store has of the run does not say how to lead it");
   const std::string signed_as = j[signature];
   j.erase(signature);
   if (signed_as != runtime::signature_of(dump(j), key))
     return invalid("what the store has of the run is not signed with this machine's token (--token-file)");
-  RunToLead run{j["program"], j["folder"], {}, j["run"], j["lease_s"]};
+  RunToLead run{j["program"], j["folder"], {}, j["run"], j["lease_s"], j["out"]};
   for (const auto& word : j["words"]) {
     if (!word.is_string()) return invalid("what the store has of the run's command line is no text");
     run.words.push_back(word);

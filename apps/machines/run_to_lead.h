@@ -18,6 +18,7 @@ struct RunToLead {
   std::vector<std::string> words;  ///< of its command line, without the program's name
   std::string run;                 ///< a random number that its output folder has, too
   std::int64_t lease_s = 0;        ///< --store-lease
+  std::string out;                 ///< its output folder: the whole path
 };
 /// Signed with the run's token: an agent executes these words, and the store does not know who may have it do so.
 std::string to_text(const RunToLead& run, const runtime::TokenKey& key);

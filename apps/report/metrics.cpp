@@ -111,10 +111,16 @@ Expected<MetricsBefore> read_lines_before(const std::string& path, std::int64_t 
     return Status(Code::io, fmt::format("'{}' is no regular file: remove it, or choose another --out", path));
   std::ifstream file(path);
   if (!file) return out;
+  std::int64_t number = 0, damaged = 0;
   for (std::string line; std::getline(file, line);) {
+    ++number;
+    if (damaged > 0) out.damaged.push_back(std::exchange(damaged, 0));
     const auto json = nlohmann::json::parse(line, nullptr, false);
     // Skips half a line at the end.
-    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) continue;
+    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) {
+      damaged = number;
+      continue;
+    }
     // A checkpoint's line has the number of steps done: lines of the version from which the run goes on stay.
     const auto at = json["step"].get<std::int64_t>();
     if (at >= step + (json.contains("checkpoint") ? 1 : 0)) continue;
@@ -144,6 +150,15 @@ MetricsWriter::MetricsWriter(MetricsWriter&& other) noexcept
 
 MetricsWriter::~MetricsWriter() {
   if (fd_ >= 0) ::close(fd_);
+}
+
+Status MetricsWriter::in_place() const {
+  struct stat written {
+  }, there{};
+  if (::fstat(fd_, &written) != 0 || !S_ISREG(written.st_mode)) return {};
+  const bool same = ::stat(path_.c_str(), &there) == 0 && written.st_dev == there.st_dev &&
+                    written.st_ino == there.st_ino;
+  return same ? Status() : Status(Code::io, fmt::format("'{}' was moved or replaced while the run wrote it", path_));
 }
 
 Status MetricsWriter::write_line(std::string_view line) {

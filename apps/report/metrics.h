@@ -111,6 +111,8 @@ class MetricsWriter {
   Status write(const CheckpointMetrics& metrics) { return write_line(to_json_line(metrics)); }
   Status write(const IncidentMetrics& metrics) { return write_line(to_json_line(metrics)); }
   Status write(const StragglerMetrics& metrics) { return write_line(to_json_line(metrics)); }
+  /// Error (io): the file has another place than when it was opened, or another one has its place.
+  Status in_place() const;
 
  private:
   MetricsWriter(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
@@ -126,6 +128,7 @@ class MetricsWriter {
 struct MetricsBefore {
   std::string lines;
   std::vector<LossPoint> train, eval;
+  std::vector<std::int64_t> damaged;  ///< numbers of lines, from 1, that are none, but for the last
 };
 /// Without the lines of steps from `step` on, which a run that goes on there writes again, and without half a line.
 /// None if there is no such file.

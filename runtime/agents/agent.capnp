@@ -17,7 +17,7 @@ struct ToAgent {
     welcome :group { budgetMs @0 :Int32; keeps @22 :List(Int32); }
     refused :group { why @1 :Text; forNow @21 :Bool; }
     start :group { place @2 :Int32; prefix @3 :List(Text); keepsMemory @4 :Bool; }
-    tellPlan :group { of @5 :Generation; plan @6 :Data; hellos @7 :List(PlaceHello); renewsMemory @8 :Bool; run @26 :Text; }
+    tellPlan :group { of @5 :Generation; plan @6 :Data; hellos @7 :List(PlaceHello); renewsMemory @8 :Bool; run @26 :Text; widths @27 :List(Int32); }
     restart :group { of @9 :Generation; place @10 :Int32; afresh @11 :Bool; }
     toPlaces :group { of @12 :Generation; places @13 :List(Int32); message @14 :Data; }
     kill @15 :Int32;
@@ -33,7 +33,7 @@ struct ToAgent {
 struct FromAgent {
   union {
     joins :group { machine @0 :Text; places @1 :Int32; program @2 :Text; netDevice @23 :Text; host @24 :Text; job @25 :UInt64; kept @26 :List(KeptPlace); plan @28 :Text;
-                   states @29 :List(KeptState); generation @30 :UInt32; numbers @31 :Text; memoryBytes @32 :Int64; }
+                   states @29 :List(KeptState); generation @30 :UInt32; numbers @31 :Text; memoryBytes @32 :Int64; widths @33 :List(Int32); }
     started :group { place @3 :Int32; pid @4 :Int64; memory @5 :Text; }
     renewed :group { place @6 :Int32; memory @7 :Text; }
     from :group { place @8 :Int32; of @9 :Generation; message @10 :Data; }

@@ -79,6 +79,7 @@ void Agent::tell_plan(const TellPlan& order) {
   if (of_.job != order.of.job) states_.clear();
   of_ = order.of;
   run_ = order.run;
+  widths_ = order.widths;
   for (const auto& [id, hello] : order.hellos) {
     if (!has(id)) return;
     Place& place = places_.at(id);
@@ -150,7 +151,7 @@ WholeVersions Agent::left_by(PlaceId id) {
 Kept Agent::keep(int grace_ms, int killed_ms) {
   const Status ended = processes_->end_all(grace_ms, killed_ms);
   if (!ended.ok()) log_warn(ended.message());
-  Kept kept{of_, {}, {}, {states_.begin(), states_.end()}};
+  Kept kept{of_, {}, {}, {}, {states_.begin(), states_.end()}};
   const Place* first = nullptr;  // all have the plan that it has, or take no part
   for (auto& [id, place] : places_) {
     const auto how = processes_->how_it_ended(id);
@@ -164,7 +165,7 @@ Kept Agent::keep(int grace_ms, int killed_ms) {
     first = &place;
     kept.places.push_back({id, left_by(id), place.hello.rank});
   }
-  if (first) kept.plan = run_;
+  if (first) kept.plan = run_, kept.widths = widths_;
   return kept;
 }
 

@@ -67,6 +67,7 @@ class Agent final : private ProcessObserver {
   const std::unique_ptr<PlaceProcesses> processes_;
   JobGeneration of_;  // of the last plan that was told, or place that was restarted
   std::string run_;   // TellPlan
+  StageWidths widths_;
   std::deque<std::pair<std::int64_t, SharedBytes>> states_;  // of its versions (Remember)
   std::map<PlaceId, Place> places_;
 };

@@ -71,6 +71,19 @@ void put_versions(Builder b, const WholeVersions& versions) {
   auto left = b.initLeft(static_cast<unsigned>(versions->size()));
   for (unsigned i = 0; i < left.size(); ++i) left.set(i, (*versions)[i]);
 }
+void put_widths(capnp::List<std::int32_t>::Builder b, const StageWidths& widths) {
+  for (unsigned i = 0; i < b.size(); ++i) b.set(i, static_cast<std::int32_t>(widths[i]));
+}
+StageWidths get_widths(capnp::List<std::int32_t>::Reader r) {
+  constexpr unsigned stages_max = 1 << 16;
+  if (r.size() > stages_max) refuse("more stages than a plan has");
+  StageWidths widths;
+  for (const std::int32_t w : r) {
+    if (w < 1) refuse("a stage without a worker");
+    widths.push_back(w);
+  }
+  return widths;
+}
 template <class Reader>
 WholeVersions get_versions(Reader r) {
   if (!r.getHoldsAny()) return std::nullopt;
@@ -124,6 +137,7 @@ std::vector<std::byte> encode(const ToAgent& in) {
             }
             x.setRenewsMemory(m.renews_memory);
             x.setRun(m.run);
+            put_widths(x.initWidths(static_cast<unsigned>(m.widths.size())), m.widths);
           },
           [&](const RestartPlace& m) {
             auto x = b.initRestart();
@@ -171,6 +185,7 @@ std::vector<std::byte> encode(const FromAgent& in) {
                    }
                    x.setGeneration(m.kept.of.number);
                    x.setPlan(m.kept.plan);
+                   put_widths(x.initWidths(static_cast<unsigned>(m.kept.widths.size())), m.kept.widths);
                    x.setNumbers(m.numbers);
                    auto states = x.initStates(static_cast<unsigned>(m.kept.states.size()));
                    for (unsigned i = 0; i < m.kept.states.size(); ++i) {
@@ -240,7 +255,8 @@ Expected<ToAgent> decode_to_agent(std::span<const std::byte> in) {
           }
           case wire::ToAgent::TELL_PLAN: {
             const auto x = r.getTellPlan();
-            TellPlan out{get(x.getOf()), shared(x.getPlan()), {}, x.getRenewsMemory(), x.getRun().cStr()};
+            TellPlan out{get(x.getOf()),      shared(x.getPlan()), {},
+                         x.getRenewsMemory(), x.getRun().cStr(),   get_widths(x.getWidths())};
             const auto plan = decode_to_worker(*out.plan);
             if (!plan.ok() || !std::holds_alternative<PlanBytes>(*plan)) refuse("a plan that is none");
             for (const auto h : x.getHellos()) {
@@ -296,6 +312,7 @@ Expected<FromAgent> decode_from_agent(std::span<const std::byte> in) {
               out.kept.places.push_back({place_of(kept.getPlace()), get_versions(kept), kept.getRank()});
             }
             out.kept.plan = x.getPlan().cStr();
+            out.kept.widths = get_widths(x.getWidths());
             for (const auto& s : x.getStates()) {
               if (s.getVersion() < 0) refuse("a negative version");
               out.kept.states.emplace_back(s.getVersion(), shared(s.getState()));

@@ -8,6 +8,7 @@
 
 #include "runtime/agents/control_link.h"
 #include "runtime/elastic/coordinator.h"
+#include "runtime/search/shapes.h"
 
 namespace troupe::runtime {
 
@@ -44,7 +45,8 @@ struct TellPlan {
   SharedBytes plan;  ///< encoded PlanBytes
   std::vector<std::pair<PlaceId, Hello>> hellos;
   bool renews_memory = false;
-  std::string run;  ///< digest_of the plan and the run: Kept::plan of what places keep under it
+  std::string run;     ///< digest_of the plan and the run: Kept::plan of what places keep under it
+  StageWidths widths;  ///< of the plan: Kept::widths
 };
 /// The agent starts another process in a place whose process has ended, and tells it plan and Hello, without drills.
 /// `afresh`: with new memory.
@@ -104,6 +106,7 @@ struct Kept {
   JobGeneration of;               ///< the last one of which the agent has heard; job 0: it has kept nothing
   std::vector<KeptPlace> places;  ///< each once
   std::string plan;               ///< digest_of the plan and the run that they were told
+  StageWidths widths;             ///< of that plan: a run may have gone on with others than it began with
   std::vector<std::pair<std::int64_t, SharedBytes>> states;  ///< as Remember
 };
 /// The first message of an agent that joins. `places`: how many it takes. `program`: what tells its executable from

@@ -120,7 +120,7 @@ Status SealedLink::flush() {
       if (at_ > kept_max) out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(std::exchange(at_, 0)));
       return {};
     }
-    if (n <= 0) return Status(Code::unavailable, std::string("sealed link: ") + std::strerror(errno));
+    if (n <= 0) return Status(Code::unavailable, std::string("the connection: ") + std::strerror(errno));
     at_ += static_cast<std::size_t>(n);
   }
   out_.clear();
@@ -133,8 +133,8 @@ Status SealedLink::receive(std::deque<std::vector<std::byte>>& messages) {
   do n = ::recv(fd_, chunk_.data(), chunk_.size(), MSG_DONTWAIT);
   while (n < 0 && errno == EINTR);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
-  if (n == 0) return Status(Code::unavailable, "sealed link closed");
-  if (n < 0) return Status(Code::unavailable, std::string("sealed link: ") + std::strerror(errno));
+  if (n == 0) return Status(Code::unavailable, "the other end has closed the connection");
+  if (n < 0) return Status(Code::unavailable, std::string("the connection: ") + std::strerror(errno));
   return unseal_.take(std::span<const std::byte>(chunk_).first(static_cast<std::size_t>(n)), messages);
 }
 

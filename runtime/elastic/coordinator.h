@@ -515,6 +515,7 @@ class Coordinator {
   bool ends_early_ = false;                          // CR-6 (grace)
   bool planned_ = false;                             // a change is under way: places that it does not use are dismissed
   std::optional<std::int64_t> place_wait_began_ns_;  // the job waits for places
+  bool told_of_wait_ = false;
   bool claimed_ = true;                              // the store has given the generation, or need not
   std::optional<std::int64_t> claim_wait_began_ns_;  // the job waits for its store
   /// Where the state lies: with the places of the last generation that has settled.

@@ -246,8 +246,9 @@ void Coordinator::wait_for_places(std::int64_t now_ns) {
   if (pause_.asked())  // no place works at the steps that have begun
     return end_early("the job was asked to end while it waited for machines", now_ns);
   const double wait_s = static_cast<double>(options_.wait_for_places_ns) * 1e-9;
-  if (!place_wait_began_ns_) {
-    place_wait_began_ns_ = now_ns;
+  if (!place_wait_began_ns_) place_wait_began_ns_ = now_ns, told_of_wait_ = false;
+  constexpr std::int64_t short_ns = 1'000'000'000;  // a machine that has joined may be about to take the places
+  if (now_ns >= *place_wait_began_ns_ + short_ns && !std::exchange(told_of_wait_, true)) {
     if (!are_apart() || !std::exchange(apart_->told, true))
       log_warn(fmt::format("the run has lost machines, and waits for others to join, for {:.0f} s", wait_s));
   }

@@ -176,7 +176,7 @@ void JobPlaces::tell(const Plan& plan, std::span<const PlaceId> places, std::spa
   std::map<std::pair<std::string, std::size_t>, std::int32_t> on_host;  // agents of one host share its /dev/shm
   for (const PlaceId place : places) ++on_host[host_of(place)];
   order_each(some, [&](const std::vector<PlaceId>& there) {
-    TellPlan order{of, bytes, {}, renews_memory, run};
+    TellPlan order{of, bytes, {}, renews_memory, run, widths_of(plan)};
     for (const PlaceId place : there) {
       at(place).hello.neighbours = on_host.at(host_of(place));
       order.hellos.emplace_back(place, at(place).hello);

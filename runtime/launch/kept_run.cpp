@@ -1,7 +1,6 @@
 #include "runtime/launch/kept_run.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "runtime/elastic/inventory.h"
 #include "runtime/plan/plan_io.h"
@@ -79,13 +78,6 @@ std::optional<KeptRun> newest_kept(std::span<const AgentPort::Joined> agents, co
     if (best && agent.joins.kept.of.job == best->of.job)
       best->of.number = std::max(best->of.number, agent.joins.kept.of.number);
   return best;
-}
-
-bool lack_state(std::span<const AgentPort::Joined> agents, const Plan& plan, const std::string& run) {
-  const bool know = std::any_of(agents.begin(), agents.end(), [](const AgentPort::Joined& agent) {
-    return agent.joins.kept.of.job != 0 || !agent.joins.kept.states.empty();
-  });
-  return know && !newest_kept(agents, plan, run, std::numeric_limits<std::int64_t>::max());
 }
 
 }  // namespace troupe::runtime

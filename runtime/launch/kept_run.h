@@ -37,8 +37,4 @@ std::string digest_of_plan(const Plan& plan, const std::string& run);
 std::optional<KeptRun> newest_kept(std::span<const AgentPort::Joined> agents, const Plan& plan, const std::string& run,
                                    std::int64_t most);
 
-/// Whether agents know of a run whose process is lost, and have not kept a whole version of it together: another one,
-/// which may only be cut off, has the rest.
-bool lack_state(std::span<const AgentPort::Joined> agents, const Plan& plan, const std::string& run);
-
 }  // namespace troupe::runtime

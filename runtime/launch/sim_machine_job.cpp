@@ -35,10 +35,14 @@ void MachineWorld::begin_process(std::size_t machine, int agent, std::int64_t of
 void MachineWorld::gather(Process& p) {
   p.stage = Stage::gathers;
   HasState has_state;
-  if (p.number > 0)
+  p.plan = std::make_shared<const Plan>(plan_);
+  if (p.number > 0) {
+    p.kept_plans = std::make_unique<KeptPlans>(p.plan, p.options.identity, p.options.replan);
     has_state = [this, &p](std::span<const JoinedAgent> agents) {
-      return !lack_state(agents, plan_, p.options.identity);
+      const std::int64_t least = plan_.keeps_copies() ? 0 : o_.lines() - 1;  // copies are of some steps before
+      return !p.kept_plans->lack_state(agents, least);
     };
+  }
   p.gathering = std::make_unique<Gathering>(p.options.machines, sim_program, has_state, loop_.now_ns());
 }
 
@@ -99,13 +103,14 @@ void MachineWorld::begin_job(Process& p) {
   std::optional<SumState> sums;
   if (p.number > 0) {
     told.lines_before = o_.lines();
-    auto kept = newest_kept(joined, plan_, p.options.identity, told.lines_before);
+    auto kept = p.kept_plans->newest(joined, told.lines_before);
     const bool from_the_beginning = store_ && told.lines_before == 0;  // the leader was lost before the first step
     if (!kept && !from_the_beginning) return joined.clear(), ends_without_state(p);
     if (kept) {
-      told.first = kept->version;
-      sums = kept->sums;
-      p.options.kept = std::make_shared<const KeptRun>(*std::move(kept));
+      told.first = kept->run.version;
+      sums = kept->run.sums;
+      p.plan = kept->plan;
+      p.options.kept = std::make_shared<const KeptRun>(std::move(kept->run));
     }
   }
   p.options.session = o_.session(told.first);
@@ -119,7 +124,7 @@ void MachineWorld::begin_job(Process& p) {
     if (run_.begun_ns < 0) run_.begun_ns = loop_.now_ns();
   };
   p.options.on_incident = [this](const Incident& i) { out_.incidents.push_back(i); };
-  CoordinatorOptions c = coordinator_options(p.options, plan_);
+  CoordinatorOptions c = coordinator_options(p.options, *p.plan);
   if (p.lead) c.claim = [&p](JobGeneration next) { p.lead->ask(next, fmt::format("{}", p.number)); };
   if (!p.options.replaces) {
     c.replan = o_.replan;
@@ -128,7 +133,7 @@ void MachineWorld::begin_job(Process& p) {
     p.shapes = std::make_unique<ShapePlans>(p.options.replan, plan_.keeps_copies(),
                                             [](const Plan&) { return std::numeric_limits<std::int64_t>::max(); });
   }
-  p.running = std::make_unique<RunningJob>(plan_, p.options, std::move(c),
+  p.running = std::make_unique<RunningJob>(*p.plan, p.options, std::move(c),
                                            RunningJob::Parts{nullptr, p.shapes.get(), p.planning.get()}, loop_.clock(),
                                            [](PlaceId, const std::string&) {});
   const Status s = p.running->begin_on(std::move(joined), sim_program);

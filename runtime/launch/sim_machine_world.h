@@ -17,6 +17,7 @@
 #include "devices/sim/sim_device.h"
 #include "runtime/agents/agent_life.h"
 #include "runtime/agents/followed_leader.h"
+#include "runtime/launch/kept_plans.h"
 #include "runtime/launch/running_job.h"
 #include "runtime/launch/shape_plans.h"
 #include "runtime/launch/sim_machines.h"
@@ -107,6 +108,8 @@ class MachineWorld final : public SimProcesses {
     std::unique_ptr<SimDevice> device;
     std::unique_ptr<Stream> planning;
     std::unique_ptr<ShapePlans> shapes;
+    std::shared_ptr<const Plan> plan;       // with which it begins
+    std::unique_ptr<KeptPlans> kept_plans;  // of one that goes on for another
     std::unique_ptr<Gathering> gathering;
     std::unique_ptr<RunningJob> running;
     std::vector<JoinedAgent> port;  // that have joined since the last turn

@@ -41,15 +41,11 @@ std::string shape_text(const StageWidths& dp, std::int64_t model) {
   return text;
 }
 
-namespace {
-
 StageWidths widths_of(const Plan& plan) {
   StageWidths widths;
   for (std::int32_t s = 0; s < plan.stages; ++s) widths.push_back(plan.dp_width(s));
   return widths;
 }
-
-}  // namespace
 
 std::string shape_of(const Plan& plan) { return shape_text(widths_of(plan), model_of(plan)); }
 

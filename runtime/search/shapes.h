@@ -23,7 +23,8 @@ using Replan = std::function<Expected<Plan>(const StageWidths& dp)>;
 /// "dp=2/1,pp=2,tp=2": every axis wider than 1, "dp=1" where there is none.
 std::string shape_text(const StageWidths& dp, std::int64_t model);
 
-/// That of a plan.
+/// Those of a plan.
+StageWidths widths_of(const Plan& plan);
 std::string shape_of(const Plan& plan);
 
 /// The shapes to weigh for a job of plan `before` that has `places` places left, in a fixed order: that of `before`

@@ -15,6 +15,9 @@ Expected<bool> LeadSteps::may_take(const std::optional<StoredClaim>& before, boo
   const bool own = before && before->claim.leader == options_.leader;  // stored without an answer
   const bool lives = before && !own && (tells ? before->leader_lives : !options_.goes_on);
   const bool of_another = options_.of_revision != 0 && !own && (!before || before->revision != options_.of_revision);
+  if (const Status s = before && !own && options_.is_of_run ? options_.is_of_run(before->claim) : Status(); !s.ok())
+    return lives ? Status(Code::superseded, led_by(before->claim.address).message() + ": " + s.message())
+                 : Status(Code::invalid, fmt::format("run '{}' ({}): {}", options_.run, store_, s.message()));
   if (of_another && !before) return Status(Code::superseded, fmt::format("run '{}' has ended", options_.run));
   if (of_another || (lives && tells && !patient)) return led_by(before->claim.address);
   if (lives && !tells)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,6 +26,9 @@ struct LeadershipOptions {
   bool goes_on = false;
   /// For how long a leader that lives is waited for: it may have died a moment ago.
   std::int64_t patience_ms = 15'000;
+  /// Asked of the claim that the store holds before the lead is taken. Error: it is of another run, of the same name.
+  /// Null: of none.
+  std::function<Status(const Claim&)> is_of_run;
 };
 
 /// Not thread-safe. A call and its answer may lie apart: calls of the first group may come between them.
@@ -67,6 +71,8 @@ class LeadSteps {
   bool looks() const { return looks_ > looked_; }
   /// Whether the store has said that this process leads, when it was read for the last time.
   bool is_sure() const { return sure_; }
+  /// The store has said that this process does not lead, and who does is not known yet.
+  bool doubts() const { return doubts_ || retakes_; }
 
   // ---- calls and answers ------------------------------------------------------------------------------
 

@@ -162,6 +162,8 @@ Status Leadership::lost() {
   return steps_.lost();
 }
 
+bool Leadership::surely_leads() const { return now_ns() < sure_until_ns_; }
+
 Status Leadership::look_now() {
   std::unique_lock lock(mutex_);
   if (taken_ && steps_.lost().ok() && !stop_) {
@@ -194,10 +196,14 @@ void Leadership::note(const Status& answer) {
 }
 
 std::int64_t Leadership::make(const LeadSteps::Call& call) {
-  const auto take = [this](const Status& answer, auto f) {
+  const std::int64_t asked_ns = now_ns();
+  const auto take = [&](const Status& answer, auto f) {
     note(answer);
     const std::lock_guard lock(mutex_);
-    return f();
+    const std::int64_t rest_ms = f();
+    const bool says_so = answer.ok() && steps_.lost().ok() && !steps_.doubts();
+    if (says_so) sure_until_ns_ = asked_ns + 2 * every_ms() * 1'000'000;  // a lease is longer
+    return rest_ms;
   };
   switch (call.kind) {
     case LeadSteps::Call::Kind::none: break;
@@ -217,8 +223,10 @@ std::int64_t Leadership::make(const LeadSteps::Call& call) {
   return 0;
 }
 
+std::int64_t Leadership::every_ms() const { return store_->keep_every_ms() > 0 ? store_->keep_every_ms() : look_ms; }
+
 void Leadership::serve() {
-  const milliseconds every(store_->keep_every_ms() > 0 ? store_->keep_every_ms() : look_ms);
+  const milliseconds every(every_ms());
   auto keep_at = Steady::now() + every;
   std::unique_lock lock(mutex_);
   while (!stop_ && steps_.lost().ok()) {

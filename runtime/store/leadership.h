@@ -52,6 +52,9 @@ class Leadership {
   JobGeneration claimed();
   /// Not ok (`superseded`): another process leads the job, which the text names.
   Status lost();
+  /// Whether no other process can have taken the lead by now, as the store has said a moment ago: false also for a
+  /// while after this process was stopped, and while the store is away.
+  bool surely_leads() const;
   /// The same, asked of the store until it answers, for LeadershipOptions::patience_ms. Error (`unavailable`): it does
   /// not.
   Status make_sure();
@@ -62,6 +65,8 @@ class Leadership {
  private:
   void serve();
   void stop();
+  /// Between two renewals, or looks at a store that has no leases.
+  std::int64_t every_ms() const;
   /// Whether the job's loop has not turned for so long that the lease is not renewed; tells people once.
   bool hangs();
   /// Looks who leads, where no thread does. False: another process leads.
@@ -82,6 +87,7 @@ class Leadership {
   bool told_hangs_ = false;
   bool made_step_ = false;  // of the job's thread
   std::atomic<std::int64_t> turns_until_ns_ = std::numeric_limits<std::int64_t>::max();
+  std::atomic<std::int64_t> sure_until_ns_ = 0;  // surely_leads()
 
   std::mutex mutex_;
   std::condition_variable wakes_;

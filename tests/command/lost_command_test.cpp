@@ -90,6 +90,37 @@ TEST_CASE("a run whose process is killed goes on from the memory that its agents
   }
 }
 
+TEST_CASE("a run whose mesh has changed goes on with that mesh from the memory that its agents have kept") {
+  LostCommand lost;
+  if (!lost.machines.ok) return skip(Machines::why_not);
+  lost.begin_agents();
+  const std::string metrics = lost.job.out + "/metrics.jsonl";
+  for (const std::string mesh : {"pp=2", "dp=2"}) {  // to another one, and back
+    CAPTURE(mesh);
+    Run command(lost.command(
+        "dp=2", "400", mesh == "pp=2" ? std::vector<std::string>{} : std::vector<std::string>{"--resume", "memory"}));
+    REQUIRE(command.wait_for_lines(metrics, count_lines(metrics) + 20));
+    REQUIRE(run(troupe_command({"scale", lost.job.out, "--mesh", mesh})).code == exit_ok);
+    const auto changed = [&] { return incidents_of(lost.job.out).back()["mesh"] == mesh; };
+    for (int i = 0; i < 100 && (incidents_of(lost.job.out).empty() || !changed()); ++i) ::usleep(100'000);
+    REQUIRE(changed());
+    REQUIRE(command.wait_for_lines(metrics, count_lines(metrics) + 10));
+    command.send_to_group(SIGKILL);
+    check_nothing_left(command.wait(5));
+  }
+  const int told = steps_in(lost.job.out);
+  const Outcome o = run(lost.command("dp=2", "400", {"--resume", "memory"}), 60);
+  INFO(o.err);
+  CHECK(o.code == exit_ok);
+  CHECK(told_by(lost.job.out) == told_alone(lost.alone("400")));
+  int from_memory = 0;
+  for (const auto& incident : incidents_of(lost.job.out))
+    if (incident["cause"] == "the process of the run was lost") from_memory += incident["from"] == "memory" ? 1 : -9;
+  CHECK(from_memory == 2);
+  CHECK(incidents_of(lost.job.out).back()["step"].get<int>() >= told - 1);
+  for (Run* agent : {lost.here.get(), lost.there.get()}) CHECK(agent->wait().code == exit_ok);
+}
+
 TEST_CASE(
     "a run whose process is lost goes on from a checkpoint where no agent has kept anything, or says that none is") {
   for (const bool saves : {true, false}) {

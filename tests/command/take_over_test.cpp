@@ -58,6 +58,14 @@ struct StoredRun {
       words.insert(words.end(), part.begin(), part.end());
     return job.command(2, words);
   }
+  /// Lines come; else the test ends, with what the command and the agents have said.
+  void require_lines(int count) {
+    if (has_lines(count)) return;
+    std::string said = "no line " + std::to_string(count) + " of " + metrics + "\n";
+    for (const auto& agent : agents) agent->send_to_group(SIGTERM), said += agent->wait(5).err + "\n";
+    if (command) command->send_to_group(SIGTERM), said += command->wait(5).err;
+    FAIL(said);
+  }
   void begin(int host, const std::vector<std::string>& more = {}) {
     for (const int i : {0, 1}) begin_agent(i);
     command = std::make_unique<Run>(train_on(host, more));
@@ -247,11 +255,7 @@ TEST_CASE("kill -9 of the leader at random times, over and over, repeats at most
   std::vector<int> told;
   for (int kill = 0; kill < kills; ++kill) {
     CAPTURE(kill);
-    if (!r.has_lines(count_lines(r.metrics) + 5)) {
-      std::string said;
-      for (const auto& agent : r.agents) agent->send_to_group(SIGTERM), said += agent->wait(5).err + "\n";
-      FAIL(said);
-    }
+    r.require_lines(count_lines(r.metrics) + 5);
     ::usleep(random() % 150'000);
     const auto lead = leaders();
     CHECK(lead.size() == 1);
@@ -317,6 +321,16 @@ TEST_CASE("a run that is led is not led twice, and another run has the same stor
                                              return words;
                                            }())));
   check_failure(second, exit_superseded, {"run 'r1' is led by 10.77.8.4:7070"});
+  // Nor once its leader is lost, by a command that writes to another folder.
+  const auto taken = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"--nodes",      "1",         "--listen",      Machines::address(2) + ":7071",
+                                   "--token-file", r.job.token, "--store-lease", "2",
+                                   "--recovery",   "slots"};
+    const auto store = r.store();
+    for (const auto& part : {store, more}) words.insert(words.end(), part.begin(), part.end());
+    return run(r.machines.on(2, train(r.job.dir / "second", words)));
+  };
+  check_failure(taken({"--resume", "auto"}), exit_superseded, {"it writes to '" + r.job.out, "--store-run"});
   const auto other = r.store("r2");
   std::vector<std::string> agent{"agent", "--token-file", r.job.token};
   agent.insert(agent.end(), other.begin(), other.end());
@@ -346,7 +360,7 @@ TEST_CASE("a run whose command is killed goes on at another address, which its a
     r.command->send_to_group(SIGKILL);
     const int told = count_lines(r.metrics);
     r.command = std::make_unique<Run>(r.train_on(kill % 2 == 0 ? 2 : 3, {"--resume", "memory"}));
-    REQUIRE(r.has_lines(told + 5));
+    r.require_lines(told + 5);
     const auto incidents = incidents_of(r.job.out);
     REQUIRE(std::ssize(incidents) == kill + 1);
     CHECK(incidents.back()["from"] == "memory");

@@ -117,6 +117,7 @@ TEST_CASE("every report of an agent survives the wire") {
                        {{77, 5},
                         {{PlaceId{1}, std::vector<std::int64_t>{4, 5}, 2}, {PlaceId{3}, std::nullopt, 0}},
                         "digest",
+                        {2, 1},
                         {{5, state}}},
                        1ll << 40});
   CHECK(joins.machine == "node1");
@@ -128,6 +129,7 @@ TEST_CASE("every report of an agent survives the wire") {
   CHECK(joins.kept.of == JobGeneration{77, 5});
   CHECK(joins.kept.places.at(0).rank == 2);
   CHECK(joins.kept.plan == "digest");
+  CHECK(joins.kept.widths == StageWidths{2, 1});
   REQUIRE(joins.kept.states.size() == 1);
   CHECK(joins.kept.states[0].first == 5);
   CHECK(*joins.kept.states[0].second == *state);

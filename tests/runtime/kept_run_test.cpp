@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "runtime/launch/kept_plans.h"
 #include "runtime/plan/plan_io.h"
 #include "tests/runtime/three_places.h"
 
@@ -105,7 +106,8 @@ TEST_CASE("where two agents have kept a place of the same number, it is that of 
 
 TEST_CASE("agents lack state where they know of a run and have not all of a version, and not where they know of none") {
   ThreeAgents three;
-  const auto lack = [&] { return lack_state(three.agents, three.plan, "run"); };
+  KeptPlans plans(std::make_shared<const Plan>(three.plan), "run", {});
+  const auto lack = [&](std::int64_t least = 0) { return plans.lack_state(three.agents, least); };
   CHECK_FALSE(lack());
   Joins& fresh = three.add({}, 0, 0);
   fresh.kept.states.clear();
@@ -115,8 +117,39 @@ TEST_CASE("agents lack state where they know of a run and have not all of a vers
   idle.kept.states.clear();
   three.add({kept(0, 0, {6}), kept(1, 1, {6})});
   CHECK(lack());
+  CHECK(plans.are_of_run(three.agents));
   three.add({kept(2, 2, {6})});
   CHECK_FALSE(lack());
+  CHECK_FALSE(lack(6));
+  CHECK(lack(7));  // the run has come further
+}
+
+TEST_CASE("agents that have kept memory of another shape of the run are gone on with, as it, by the newest version") {
+  ThreeAgents three;
+  const auto two = std::make_shared<const Plan>(ThreePlaces::make_plan(2, false, 1));
+  int replanned = 0;
+  KeptPlans plans(std::make_shared<const Plan>(three.plan), "run", [&](const StageWidths& dp) -> Expected<Plan> {
+    ++replanned;
+    if (dp == StageWidths{2}) return *two;
+    return invalid("no such shape");
+  });
+  CHECK_FALSE(plans.newest(three.agents, 100));
+  Joins& later = three.add({kept(0, 0, {6, 7}), kept(1, 1, {6})}, 5);
+  later.kept.plan = digest_of_plan(*two, "run");
+  later.kept.widths = {2};
+  const auto newest = plans.newest(three.agents, 100);
+  REQUIRE(newest);
+  CHECK(newest->run.version == 6);
+  CHECK(widths_of(*newest->plan) == StageWidths{2});
+  CHECK(plans.are_of_run(three.agents));
+  three.add({kept(0, 0, {5}), kept(1, 1, {5}), kept(2, 2, {5})}, 4);  // of the first shape, and older
+  CHECK(plans.newest(three.agents, 100)->run.version == 6);
+  CHECK(widths_of(*plans.newest(three.agents, 5)->plan) == StageWidths{3});
+  Joins& foreign = three.add({kept(0, 0, {9})}, 6);
+  foreign.kept.plan = "of another run";
+  foreign.kept.widths = {1};
+  CHECK(plans.newest(three.agents, 100)->run.version == 6);
+  CHECK(replanned == 2);  // once for each width
 }
 
 TEST_CASE("what agents have kept of two jobs is not mixed, and the state of sums is needed") {

@@ -98,7 +98,8 @@ bool memory_survives(const Scenario& s, const MachinesRun& run) {
   const bool twice = s.copy_every == 0 && s.zero == 0 &&
                      std::all_of(s.dp.begin(), s.dp.end(), [](auto dp) { return dp >= 2; }) &&
                      std::all_of(s.machines.begin(), s.machines.end(), [](auto places) { return places == 1; });
-  if (!s.replace && run.out.hits.size() > 0) return false;  // another plan, which a process that begins anew has not
+  // A shape that has not settled yet is lost with what is lost next (docs/decisions/0048).
+  if (!s.replace && run.out.hits.size() > 1) return false;
   return losses == 0 || (losses == 1 && twice && std::ssize(run.out.hits) == 1);
 }
 
