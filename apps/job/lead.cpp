@@ -28,8 +28,9 @@ std::string name_in_store(const JobArguments& a) {
 
 std::string whole_path(const std::string& out) {
   std::error_code error;
-  const auto path = std::filesystem::weakly_canonical(out, error);
-  return error ? out : path.string();
+  const auto from_root = std::filesystem::absolute(out, error);  // of a folder that is not there yet, too
+  const auto path = std::filesystem::weakly_canonical(from_root, error);
+  return error ? from_root.string() : path.string();
 }
 
 std::string own_folder() {
@@ -60,16 +61,20 @@ Expected<std::shared_ptr<Leadership>> make_lead(const JobArguments& a) {
   if (a.taken_over) words.resize(words.size() - 2);  // --take-over, which was put behind those of the run
   const std::string out = whole_path(a.out);
   l.record = to_text(RunToLead{program, own_folder(), words, a.run_number, a.store_lease_s, out}, key);
-  l.is_of_run = [key, out](const Claim& claim) -> Status {
+  const std::string number = read_run_record(a.out).run;
+  l.is_of_run = [key, out, number](const Claim& claim) -> Status {
     const auto run = parse_run_to_lead(claim.record, key);
-    if (run.ok() && run->out == out) return {};
+    if (run.ok() && (run->out == out || (!number.empty() && run->run == number))) return {};
     return invalid(fmt::format(
         "{}: choose another name (--store-run), or, where that run is over, remove what the store has of it",
         run.ok() ? fmt::format("it writes to '{}', and this command to '{}'", run->out, out) : run.status().message()));
   };
   l.goes_on = a.resumes;
   l.patience_ms = o.lease_ms + o.lease_ms / 2;
-  if (a.taken_over) l.of_revision = a.taken_over->revision;
+  if (a.taken_over) {  // by the number in its run.json, as take_over() has seen
+    l.of_revision = a.taken_over->revision;
+    l.is_of_run = nullptr;
+  }
   return std::make_shared<Leadership>(std::move(store), std::move(l));
 }
 

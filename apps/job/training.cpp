@@ -48,9 +48,11 @@ Training::Training(const App& app, const JobArguments& a, Prepared prepared, std
       sampler_(a.sample_text.empty() ? p_.config.sample.prompt : a.sample_text) {}
 
 std::optional<int> Training::end_if_done() {
-  if (a_.machines.count == 0 || !a_.resumes || steps_ == 0 || read_run_record(a_.out).finished_steps < steps_)
-    return {};
-  if (a_.taken_over) {  // the process that led it could not tell the store: this one does
+  const RunRecord record = read_run_record(a_.out);
+  const bool is_its_checkpoint = point_ && a_.resumes_latest() && record.job == point_->manifest.stamp.job;
+  const bool goes_on = a_.resumes_memory() || (is_its_checkpoint && record.job != 0);
+  if (a_.machines.count == 0 || !goes_on || steps_ == 0 || record.finished_steps < steps_) return {};
+  if (!a_.store.url.empty()) {  // the process that led it may not have told the store
     auto lead = make_lead(a_);
     const EndSignals signals;
     if (lead.ok() && *lead && (*lead)->take(a_.machines.listen, signals.fd()).ok()) (*lead)->went_on();
@@ -218,21 +220,26 @@ Status Training::take_plan(Plan plan, std::string text) {
   return {};
 }
 
-KeptPlans Training::kept_plans() const {
-  return {std::make_shared<const Plan>(plan_), kept_as(), [this](const StageWidths& dp) { return replan(dp); }};
+KeptPlans& Training::kept_plans() {
+  if (!kept_plans_)
+    kept_plans_.emplace(std::make_shared<const Plan>(plan_), kept_as(),
+                        [this](const StageWidths& dp) { return replan(dp); });
+  return *kept_plans_;
 }
 
 Status Training::take_kept_plan(const Plan& plan) {
   if (digest_of_plan(plan, "") == digest_of_plan(plan_, "")) return {};
   const std::string shape = shape_of(plan);
-  results_.goes_on_as(shape);
+  const auto first = std::make_shared<const Plan>(plan_);
   choices_.clear();
   TROUPE_TRY(take_plan(plan, placing_text(p_, {}) + (decided_ ? decided_text(*decided_) : "")));
+  results_.goes_on_as(shape);
+  if (a_.replace == "never") wanted_ = first;  // it has come to this one by losses
   log_info("the plan is that of " + shape + ", with which the run went on");
   return {};
 }
 
-std::string Training::why_none_is_kept(std::int64_t lines) const {
+std::string Training::why_none_is_kept(std::int64_t lines) {
   const auto& agents = gathered_->joined;
   if (std::all_of(agents.begin(), agents.end(), [](const auto& one) { return one.joins.kept.places.empty(); }))
     return "they have kept nothing";
@@ -251,6 +258,7 @@ Status Training::plan_anew(int& code) {
   code = exit_usage;
   if (const Status s = put_on_machines(p_, a_, machines_joined()); !s.ok()) return takes_fewer() ? Status{} : s;
   decided_.reset();
+  kept_plans_.reset();
   p_.ahead.reset();
   TROUPE_TRY(plan(code));
   for (const auto& choice : choices_) log_info(choice);
@@ -270,15 +278,15 @@ std::vector<Machine> Training::machines_joined() const {
 Status Training::gather(int& code) {
   JobMachines wanted = options().machines;
   if (takes_fewer()) wanted.count_to_go_on = wanted.count_min;
-  HasState has_state;
+  LookAtKept look_at_kept;
   if (a_.resumes_memory())
-    has_state = [this, plans = std::make_shared<KeptPlans>(kept_plans())](std::span<const AgentPort::Joined> agents) {
+    look_at_kept = [this](std::span<const AgentPort::Joined> agents) {
+      if (!decided_) return KeptThere();  // it is not known what the run decided: it may have had another plan
       const auto lines = lines_before();
       const bool has_copies = plan_.keeps_copies();  // which are of some steps before
-      // Where it is not known what the run decided, it may have had another plan.
-      return !decided_ || !plans->lack_state(agents, lines.ok() && !has_copies ? *lines - 1 : 0);
+      return kept_plans().look(agents, lines.ok() && !has_copies ? *lines - 1 : 0, !takes_fewer());
     };
-  auto gathered = open_and_gather(wanted, end_signals_->fd(), has_state);
+  auto gathered = open_and_gather(wanted, end_signals_->fd(), look_at_kept);
   const Code failed = gathered.status().code();
   code = failed == Code::invalid || failed == Code::denied ? exit_usage
          : failed == Code::superseded                      ? exit_superseded
@@ -289,7 +297,8 @@ Status Training::gather(int& code) {
     return end_signals_->interrupted();
   }
   code = exit_usage;
-  const Status s = decided_ ? check_room(p_, machines_joined()) : put_on_machines(p_, a_, machines_joined());
+  // What was decided is of the run's first mesh: the job sees whether there is room for the one that it goes on with.
+  const Status s = decided_ ? Status() : put_on_machines(p_, a_, machines_joined());
   // Where some are lost, with their places, it is the plan that the run had that says what is left.
   return takes_fewer() ? Status{} : s;
 }
@@ -377,7 +386,13 @@ Status Training::begin_from_memory(int& code) {
     if (point_) results_.goes_on(point_->manifest.stamp.job);
     kept_ = std::make_shared<const KeptRun>(std::move(kept->run));
     code = exit_plan;
-    TROUPE_TRY(take_kept_plan(*kept->plan));
+    if (const Status s = take_kept_plan(*kept->plan); !s.ok()) {
+      if (!point_) return s;
+      log_warn(s.message() + ": the run goes on from its newest checkpoint");
+      kept_.reset();
+      TROUPE_TRY(plan_anew(code));
+      return begin_at_point(code);
+    }
     code = exit_output;
     TROUPE_TRY(open_results(first_step_, true, code));
     results_.note(fmt::format("goes on from step {}, which agents have kept in memory", first_step_));
@@ -440,6 +455,7 @@ JobOptions Training::options() {
   o.gathered = gathered_;
   o.places_together = static_cast<int>(p_.mesh.tp);
   o.kept = kept_;
+  o.wanted = wanted_;
   o.identity = kept_as();
   for (const auto& prefix : a_.worker_prefixes) o.prefixes.push_back(split_words(prefix));
   o.throttle = p_.throttle;

@@ -58,9 +58,9 @@ class Training {
   Status take_plan(runtime::Plan plan, std::string text);
   /// The plan of which the agents have kept memory: that with which the run began, or to which it has gone on.
   Status take_kept_plan(const runtime::Plan& plan);
-  runtime::KeptPlans kept_plans() const;
+  runtime::KeptPlans& kept_plans();
   /// Why agents have not kept what this run can go on from, where it has written so many lines.
-  std::string why_none_is_kept(std::int64_t lines) const;
+  std::string why_none_is_kept(std::int64_t lines);
   /// How many lines of steps the run has written.
   Expected<std::int64_t> lines_before() const;
   /// There is no memory that another plan would lose: makes one for the machines that have joined, if they take it.
@@ -91,6 +91,8 @@ class Training {
   std::optional<ResumePoint> point_;
   std::shared_ptr<runtime::GatheredMachines> gathered_;  ///< where the run waits for agents before it begins
   std::shared_ptr<const runtime::KeptRun> kept_;         ///< that they have, and from which the run goes on
+  std::optional<runtime::KeptPlans> kept_plans_;         ///< of plan_, as it was made
+  std::shared_ptr<const runtime::Plan> wanted_;          ///< runtime::JobOptions::wanted
   std::int64_t first_step_ = 0;
   std::optional<Corpus> corpus_;               ///< the text, as it was when its fingerprint was taken
   std::string fingerprint_;                    ///< of the text

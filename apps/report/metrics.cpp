@@ -152,13 +152,15 @@ MetricsWriter::~MetricsWriter() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-Status MetricsWriter::in_place() const {
+Status MetricsWriter::in_place() {
   struct stat written {
   }, there{};
   if (::fstat(fd_, &written) != 0 || !S_ISREG(written.st_mode)) return {};
-  const bool same = ::stat(path_.c_str(), &there) == 0 && written.st_dev == there.st_dev &&
-                    written.st_ino == there.st_ino;
-  return same ? Status() : Status(Code::io, fmt::format("'{}' was moved or replaced while the run wrote it", path_));
+  const bool found = ::stat(path_.c_str(), &there) == 0;
+  // What else a file system says may pass.
+  const bool gone = found ? written.st_dev != there.st_dev || written.st_ino != there.st_ino : errno == ENOENT;
+  if (!std::exchange(seems_gone_, gone) || !gone) return {};
+  return Status(Code::io, fmt::format("'{}' was moved or replaced while the run wrote it", path_));
 }
 
 Status MetricsWriter::write_line(std::string_view line) {

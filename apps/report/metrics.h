@@ -111,8 +111,8 @@ class MetricsWriter {
   Status write(const CheckpointMetrics& metrics) { return write_line(to_json_line(metrics)); }
   Status write(const IncidentMetrics& metrics) { return write_line(to_json_line(metrics)); }
   Status write(const StragglerMetrics& metrics) { return write_line(to_json_line(metrics)); }
-  /// Error (io): the file has another place than when it was opened, or another one has its place.
-  Status in_place() const;
+  /// Error (io): twice in a row, the file has another place than when it was opened, or another one has its place.
+  Status in_place();
 
  private:
   MetricsWriter(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
@@ -122,6 +122,7 @@ class MetricsWriter {
   std::string path_;
   std::int64_t written_ = 0;  // bytes that were in the file after the last line
   bool linked_ = false;       // its links count
+  bool seems_gone_ = false;   // at the last look
 };
 
 /// The lines of a file of metrics, and the losses in them.

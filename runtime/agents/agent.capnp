@@ -17,7 +17,7 @@ struct ToAgent {
     welcome :group { budgetMs @0 :Int32; keeps @22 :List(Int32); }
     refused :group { why @1 :Text; forNow @21 :Bool; }
     start :group { place @2 :Int32; prefix @3 :List(Text); keepsMemory @4 :Bool; }
-    tellPlan :group { of @5 :Generation; plan @6 :Data; hellos @7 :List(PlaceHello); renewsMemory @8 :Bool; run @26 :Text; widths @27 :List(Int32); }
+    tellPlan :group { of @5 :Generation; plan @6 :Data; hellos @7 :List(PlaceHello); renewsMemory @8 :Bool; run @26 :Text; widths @27 :List(Int32); forgetsMemory @28 :Bool; }
     restart :group { of @9 :Generation; place @10 :Int32; afresh @11 :Bool; }
     toPlaces :group { of @12 :Generation; places @13 :List(Int32); message @14 :Data; }
     kill @15 :Int32;

@@ -78,15 +78,16 @@ void Agent::start(const StartPlace& order) {
 void Agent::tell_plan(const TellPlan& order) {
   if (of_.job != order.of.job) states_.clear();
   of_ = order.of;
-  run_ = order.run;
-  widths_ = order.widths;
   for (const auto& [id, hello] : order.hellos) {
     if (!has(id)) return;
     Place& place = places_.at(id);
     place.plan = order.plan;
+    place.run = order.run;
+    place.widths = order.widths;
     place.hello = hello;
     if (order.renews_memory) {
       if (const Status s = processes_->renew_memory(id); !s.ok()) return tell_(AgentFailed{s});
+      if (order.forgets_memory) processes_->forget_memory(id, true);
       place.hello.memory = processes_->memory_name(id);
       tell_(MemoryRenewed{id, place.hello.memory});
     }
@@ -165,7 +166,7 @@ Kept Agent::keep(int grace_ms, int killed_ms) {
     first = &place;
     kept.places.push_back({id, left_by(id), place.hello.rank});
   }
-  if (first) kept.plan = run_, kept.widths = widths_;
+  if (first) kept.plan = first->run, kept.widths = first->widths;
   return kept;
 }
 

@@ -42,6 +42,8 @@ class Agent final : private ProcessObserver {
  private:
   struct Place {
     SharedBytes plan;  // that its process was told
+    std::string run;   // TellPlan, as the next
+    StageWidths widths;
     Hello hello;
     bool garbled = false;  // it has said what no message is: its memory may be damaged
   };
@@ -66,8 +68,6 @@ class Agent final : private ProcessObserver {
   const std::function<void(FromAgent)> tell_;
   const std::unique_ptr<PlaceProcesses> processes_;
   JobGeneration of_;  // of the last plan that was told, or place that was restarted
-  std::string run_;   // TellPlan
-  StageWidths widths_;
   std::deque<std::pair<std::int64_t, SharedBytes>> states_;  // of its versions (Remember)
   std::map<PlaceId, Place> places_;
 };

@@ -137,6 +137,7 @@ std::vector<std::byte> encode(const ToAgent& in) {
             }
             x.setRenewsMemory(m.renews_memory);
             x.setRun(m.run);
+            x.setForgetsMemory(m.forgets_memory);
             put_widths(x.initWidths(static_cast<unsigned>(m.widths.size())), m.widths);
           },
           [&](const RestartPlace& m) {
@@ -256,7 +257,8 @@ Expected<ToAgent> decode_to_agent(std::span<const std::byte> in) {
           case wire::ToAgent::TELL_PLAN: {
             const auto x = r.getTellPlan();
             TellPlan out{get(x.getOf()),      shared(x.getPlan()), {},
-                         x.getRenewsMemory(), x.getRun().cStr(),   get_widths(x.getWidths())};
+                         x.getRenewsMemory(), x.getRun().cStr(),   get_widths(x.getWidths()),
+                         x.getForgetsMemory()};
             const auto plan = decode_to_worker(*out.plan);
             if (!plan.ok() || !std::holds_alternative<PlanBytes>(*plan)) refuse("a plan that is none");
             for (const auto h : x.getHellos()) {

@@ -39,7 +39,8 @@ struct StartPlace {
 };
 /// The processes of these places hear the plan, and each its Hello, in this generation; so does a process that takes
 /// the place of one of them. `renews_memory`: each gets new memory first, and what it had stays until SettledPlaces.
-/// `run`: what tells the run from another one with this plan (JobOptions::identity).
+/// `forgets_memory`: and what it had goes at once. `run`: what tells the run from another one with this plan
+/// (JobOptions::identity).
 struct TellPlan {
   JobGeneration of;
   SharedBytes plan;  ///< encoded PlanBytes
@@ -47,6 +48,7 @@ struct TellPlan {
   bool renews_memory = false;
   std::string run;     ///< digest_of the plan and the run: Kept::plan of what places keep under it
   StageWidths widths;  ///< of the plan: Kept::widths
+  bool forgets_memory = false;
 };
 /// The agent starts another process in a place whose process has ended, and tells it plan and Hello, without drills.
 /// `afresh`: with new memory.

@@ -167,6 +167,7 @@ void Coordinator::settle() {
   if (home_.plan != plan_) {
     home_.plan = plan_;
     home_.places = options_.places;
+    home_.bare.clear();
     sink_.settled(options_.places);
     if (options_.on_settled) options_.on_settled();
   } else if (!home_.bare.empty() && session_->committed() > begins_with_) {

@@ -97,6 +97,8 @@ struct JobOptions {
   bool replaces = true;
   /// Compiles the job's plan for other stages, on a thread of its own. Null: the job keeps its shape.
   Replan replan;
+  /// To whose shape a job that has lost places comes back as machines join; null: that with which it begins.
+  std::shared_ptr<const Plan> wanted;
   /// CoordinatorOptions::guard_within, of a job on several machines that recovers, whose plan keeps versions.
   std::int64_t guard_within = 0;
   int spares = 0;  ///< workers that are started beside those of the plan, and take the place of one that is gone

@@ -60,7 +60,7 @@ void refuse_for_now(AgentPort::Joined& joined, const Status& why, std::set<std::
 }
 
 Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& machines, int interrupt_fd,
-                                                            const HasState& has_state) {
+                                                            const LookAtKept& look_at_kept) {
   auto gathered = std::make_shared<GatheredMachines>();
   TROUPE_ASSIGN(const TokenKey token, machines.key());
   TROUPE_ASSIGN(gathered->port, AgentPort::open(machines.listen, token));
@@ -73,8 +73,8 @@ Expected<std::shared_ptr<GatheredMachines>> open_and_gather(const JobMachines& m
   log_info(
       fmt::format("waits for the agents of {} at {}", counted(machines.count, "machine"), gathered->port->address()));
   TROUPE_ASSIGN(gathered->program, program_fingerprint());
-  TROUPE_ASSIGN(gathered->joined,
-                gather_machines(*gathered->port, machines, gathered->program, interrupt_fd, SteadyClock(), has_state));
+  TROUPE_ASSIGN(gathered->joined, gather_machines(*gathered->port, machines, gathered->program, interrupt_fd,
+                                                  SteadyClock(), look_at_kept));
   return gathered->joined.empty() ? nullptr : gathered;
 }
 
@@ -85,22 +85,30 @@ void Gathering::take(JoinedAgent one, std::int64_t now_ns) {
   if (const Status s = has_place_for(one.joins, joined_, is_full() && !goes_on()); !s.ok())
     return refuse_for_now(one, s, told_);
   joined_.push_back(std::move(one));
-  has_all_ = !goes_on() || has_state_(joined_);
+  kept_.reset();
   last_ns_ = now_ns;
 }
 
 void Gathering::lost(const std::string& machine) {
   std::erase_if(joined_, [&](const JoinedAgent& one) { return one.joins.machine == machine; });
-  has_all_ = !goes_on() || has_state_(joined_);
+  kept_.reset();
 }
 
-Expected<bool> Gathering::done(std::int64_t now_ns) const {
-  constexpr std::int64_t second_ns = 1'000'000'000, window_ns = second_ns;
-  const std::int64_t others_ns = !goes_on() ? 0 : has_all_ ? window_ns : CoordinatorWaits::return_least_ns;
-  if (is_full() && now_ns >= last_ns_ + others_ns) return true;
+bool Gathering::are_enough(std::int64_t now_ns) {
+  constexpr std::int64_t window_ns = 1'000'000'000, return_ns = CoordinatorWaits::return_least_ns;
+  const bool is_quiet = now_ns >= last_ns_ + return_ns;  // none has joined for so long
+  if (joined_.empty() || !(is_full() || is_quiet)) return false;
+  if (!kept_) kept_ = look_at_kept_(joined_);
+  if (!kept_->has_state) return is_full() && is_quiet;
+  return kept_->has_room && (is_full() ? now_ns >= last_ns_ + window_ns : kept_->of_other_shape);
+}
+
+Expected<bool> Gathering::done(std::int64_t now_ns) {
+  if (goes_on() ? are_enough(now_ns) : is_full()) return true;
   const int fewer = machines_.count_to_go_on;
   const bool may_go_on = goes_on() && fewer > 0 && std::ssize(joined_) >= fewer;
   if (may_go_on && now_ns >= last_ns_ + CoordinatorWaits::return_least_ns) return true;
+  constexpr std::int64_t second_ns = 1'000'000'000;
   if (now_ns < begun_ns_ + machines_.wait_s * second_ns) return false;
   if (may_go_on || is_full()) return true;
   return Status(Code::unavailable, fmt::format("{} of {} machines have joined within {} s ({})", joined_.size(),
@@ -115,8 +123,8 @@ std::vector<JoinedAgent> Gathering::take_joined() {
 
 Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const JobMachines& machines,
                                                          const std::string& program, int interrupt_fd,
-                                                         const Clock& clock, const HasState& has_state) {
-  Gathering gathering(machines, program, has_state, clock.now_ns());
+                                                         const Clock& clock, const LookAtKept& look_at_kept) {
+  Gathering gathering(machines, program, look_at_kept, clock.now_ns());
   for (;;) {
     const auto done = gathering.done(clock.now_ns());
     if (!done.ok()) turn_away(gathering.joined(), done.status());

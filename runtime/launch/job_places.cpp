@@ -166,7 +166,7 @@ Expected<bool> JobPlaces::have_started(std::span<const PlaceId> places) const {
 }
 
 void JobPlaces::tell(const Plan& plan, std::span<const PlaceId> places, std::span<const PlaceId> some, JobGeneration of,
-                     bool renews_memory) {
+                     Memory memory) {
   const SharedBytes bytes = shared(PlanBytes{write_plan(plan)});
   const std::string run = options_.recovers ? digest_of_plan(plan, options_.identity) : "";
   const auto host_of = [this](PlaceId place) {
@@ -176,7 +176,7 @@ void JobPlaces::tell(const Plan& plan, std::span<const PlaceId> places, std::spa
   std::map<std::pair<std::string, std::size_t>, std::int32_t> on_host;  // agents of one host share its /dev/shm
   for (const PlaceId place : places) ++on_host[host_of(place)];
   order_each(some, [&](const std::vector<PlaceId>& there) {
-    TellPlan order{of, bytes, {}, renews_memory, run, widths_of(plan)};
+    TellPlan order{of, bytes, {}, memory != Memory::stays, run, widths_of(plan), memory == Memory::is_new};
     for (const PlaceId place : there) {
       at(place).hello.neighbours = on_host.at(host_of(place));
       order.hellos.emplace_back(place, at(place).hello);
@@ -186,7 +186,7 @@ void JobPlaces::tell(const Plan& plan, std::span<const PlaceId> places, std::spa
 }
 
 void JobPlaces::tell_plan(const Plan& plan, std::span<const PlaceId> places, JobGeneration of) {
-  tell(plan, places, places, of, false);
+  tell(plan, places, places, of, Memory::stays);
 }
 
 void JobPlaces::remember(std::int64_t version, const SumState& sums) {
@@ -233,7 +233,7 @@ void JobPlaces::reshape(const Plan& plan, std::span<const PlaceId> places, JobGe
     hello.rank = static_cast<Rank>(rank);
     hello.injections.clear();  // the process has them
   }
-  tell(plan, places, places, of, true);
+  tell(plan, places, places, of, Memory::is_renewed);
 }
 
 void JobPlaces::fill(const Plan& plan, std::span<const PlaceId> places, std::span<const PlaceId> newcomers,
@@ -245,7 +245,7 @@ void JobPlaces::fill(const Plan& plan, std::span<const PlaceId> places, std::spa
     place.hello.injections.clear();
     place.is_new = true;
   }
-  tell(plan, places, newcomers, of, true);
+  tell(plan, places, newcomers, of, Memory::is_new);
 }
 
 void JobPlaces::send(std::span<const PlaceId> to, JobGeneration of, const ToWorker& message) {
@@ -446,7 +446,8 @@ void JobPlaces::take(const PlaceStarted& started, Coordinator& coordinator, std:
 
 void JobPlaces::failed(std::size_t machine, const Status& why, Coordinator& coordinator) {
   const Machine& m = machines_[machine];
-  const bool may_go_on = coordinator.has_begun() || options_.kept;  // else it has failed to start
+  constexpr int fails_most = 3;  // of one machine, before the job has begun: it would fail again
+  const bool may_go_on = coordinator.has_begun() || (options_.kept && ++failed_[m.name] < fails_most);
   if (m.own || !may_go_on) return coordinator.end(m.own ? why : why.in("machine " + m.name), exit_worker);
   if (m.connection) set_aside(machine, why);  // it may fail again at once
 }

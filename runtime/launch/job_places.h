@@ -156,8 +156,9 @@ class JobPlaces final : public CoordinatorSink {
   /// A machine is not reached any more: its places are lost with it.
   void lose(std::size_t machine, const Status& why);
   /// Tells the plan to some of these places.
+  enum class Memory : std::uint8_t { stays, is_renewed, is_new };
   void tell(const Plan& plan, std::span<const PlaceId> places, std::span<const PlaceId> some, JobGeneration of,
-            bool renews_memory);
+            Memory memory);
   void take(const Told& told, Coordinator& coordinator, std::int64_t now_ns);
   /// A machine is lost, and taken again only after some time.
   void set_aside(std::size_t machine, const Status& why);
@@ -173,6 +174,7 @@ class JobPlaces final : public CoordinatorSink {
   std::deque<Told> told_;
   std::vector<Machine> machines_;
   std::int64_t turned_ns_ = 0;
+  std::map<std::string, int> failed_;   // by name: how often machines have, before the job had begun
   std::map<std::string, Aside> aside_;  // by name: machines that did not reach others
 };
 

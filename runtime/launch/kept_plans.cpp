@@ -40,20 +40,23 @@ std::optional<KeptPlans::Newest> KeptPlans::newest(std::span<const AgentPort::Jo
   know(agents);
   std::optional<Newest> best;
   for (const Known& known : known_) {
-    auto kept = newest_kept(agents, *known.plan, run_, most);
+    auto kept = newest_kept_as(agents, *known.plan, known.digest, most);
     const auto rank = [](const KeptRun& k) { return std::pair(k.version, k.of.number); };
     if (kept && (!best || rank(*kept) > rank(best->run))) best = {*std::move(kept), known.plan};
   }
   return best;
 }
 
-bool KeptPlans::lack_state(std::span<const AgentPort::Joined> agents, std::int64_t least) {
+KeptThere KeptPlans::look(std::span<const AgentPort::Joined> agents, std::int64_t least, bool needs_room) {
   const bool know_of_one = std::any_of(agents.begin(), agents.end(), [](const AgentPort::Joined& agent) {
     return agent.joins.kept.of.job != 0 || !agent.joins.kept.states.empty();
   });
-  if (!know_of_one) return false;
+  if (!know_of_one) return {};
   const auto kept = newest(agents, std::numeric_limits<std::int64_t>::max());
-  return !kept || kept->run.version < least;
+  if (!kept) return {false, true, false};
+  std::int64_t room = 0;
+  for (const AgentPort::Joined& agent : agents) room += agent.joins.places;
+  return {kept->run.version >= least, !needs_room || room >= kept->plan->workers(), kept->plan != known_.front().plan};
 }
 
 }  // namespace troupe::runtime

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/launch/gather_machines.h"
 #include "runtime/launch/kept_run.h"
 #include "runtime/search/shapes.h"
 
@@ -29,9 +30,10 @@ class KeptPlans {
   /// The newest version, at most `most`, that agents have kept together, of any plan of the run; of two plans the one
   /// whose agents have heard of the later generation. None: they have none.
   std::optional<Newest> newest(std::span<const AgentPort::Joined> agents, std::int64_t most);
-  /// Whether agents know of a run whose process is lost, and have not kept a version of it together that is this one or
-  /// a later one: another one, which may only be cut off, has the rest.
-  bool lack_state(std::span<const AgentPort::Joined> agents, std::int64_t least);
+  /// What these agents have. Where one knows of a run whose process is lost, and they have not kept a version together
+  /// that is `least` or a later one, they lack state: another agent, which may only be cut off, has the rest.
+  /// `needs_room`: false: the run goes on with fewer places, too.
+  KeptThere look(std::span<const AgentPort::Joined> agents, std::int64_t least, bool needs_room);
   /// Whether an agent has kept memory of a plan of the run.
   bool are_of_run(std::span<const AgentPort::Joined> agents);
 

@@ -55,7 +55,11 @@ std::vector<PlaceId> places_of(const KeptRun& kept, Rank ranks) {
 
 std::optional<KeptRun> newest_kept(std::span<const AgentPort::Joined> agents, const Plan& plan, const std::string& run,
                                    std::int64_t most) {
-  const std::string digest = digest_of_plan(plan, run);
+  return newest_kept_as(agents, plan, digest_of_plan(plan, run), most);
+}
+
+std::optional<KeptRun> newest_kept_as(std::span<const AgentPort::Joined> agents, const Plan& plan,
+                                      const std::string& digest, std::int64_t most) {
   std::map<std::uint64_t, KeptOfJob> jobs;
   std::vector<const Joins*> latest_first;
   for (const AgentPort::Joined& agent : agents)

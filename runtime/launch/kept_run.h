@@ -36,5 +36,8 @@ std::string digest_of_plan(const Plan& plan, const std::string& run);
 /// (JobOptions::identity). None: they have none.
 std::optional<KeptRun> newest_kept(std::span<const AgentPort::Joined> agents, const Plan& plan, const std::string& run,
                                    std::int64_t most);
+/// The same; `digest`: digest_of_plan, which takes long for a large plan.
+std::optional<KeptRun> newest_kept_as(std::span<const AgentPort::Joined> agents, const Plan& plan,
+                                      const std::string& digest, std::int64_t most);
 
 }  // namespace troupe::runtime

@@ -30,7 +30,7 @@ class ShapeChanges {
   ShapeChanges(const Plan& plan, const JobOptions& options, ShapePlans* shapes, Stream* planning, JobPlaces& places,
                Coordinator& coordinator, const Clock& clock)
       : options_(options), shapes_(shapes), planning_(planning), places_(places), coordinator_(coordinator),
-        clock_(clock), wanted_(&plan) {}
+        clock_(clock), wanted_(options.wanted ? options.wanted.get() : &plan) {}
 
   /// A request for another shape. Returns what is wrong with it; nullopt: turn() has the answer later.
   std::optional<std::string> ask(const std::string& shape);

@@ -34,16 +34,16 @@ void MachineWorld::begin_process(std::size_t machine, int agent, std::int64_t of
 
 void MachineWorld::gather(Process& p) {
   p.stage = Stage::gathers;
-  HasState has_state;
+  LookAtKept look_at_kept;
   p.plan = std::make_shared<const Plan>(plan_);
   if (p.number > 0) {
     p.kept_plans = std::make_unique<KeptPlans>(p.plan, p.options.identity, p.options.replan);
-    has_state = [this, &p](std::span<const JoinedAgent> agents) {
+    look_at_kept = [this, &p](std::span<const JoinedAgent> agents) {
       const std::int64_t least = plan_.keeps_copies() ? 0 : o_.lines() - 1;  // copies are of some steps before
-      return !p.kept_plans->lack_state(agents, least);
+      return p.kept_plans->look(agents, least, p.options.replaces);
     };
   }
-  p.gathering = std::make_unique<Gathering>(p.options.machines, sim_program, has_state, loop_.now_ns());
+  p.gathering = std::make_unique<Gathering>(p.options.machines, sim_program, look_at_kept, loop_.now_ns());
 }
 
 MachineWorld::Process* MachineWorld::leader() const {
@@ -109,6 +109,7 @@ void MachineWorld::begin_job(Process& p) {
     if (kept) {
       told.first = kept->run.version;
       sums = kept->run.sums;
+      if (!p.options.replaces) p.options.wanted = p.plan;
       p.plan = kept->plan;
       p.options.kept = std::make_shared<const KeptRun>(std::move(kept->run));
     }

@@ -201,8 +201,9 @@ std::int64_t Leadership::make(const LeadSteps::Call& call) {
     note(answer);
     const std::lock_guard lock(mutex_);
     const std::int64_t rest_ms = f();
-    const bool says_so = answer.ok() && steps_.lost().ok() && !steps_.doubts();
-    if (says_so) sure_until_ns_ = asked_ns + 2 * every_ms() * 1'000'000;  // a lease is longer
+    const bool renews = call.kind == LeadSteps::Call::Kind::keep_lead || call.takes_lead;
+    if (renews && answer.ok() && steps_.lost().ok() && !steps_.doubts())
+      sure_until_ns_ = asked_ns + 2 * every_ms() * 1'000'000;  // a lease is longer
     return rest_ms;
   };
   switch (call.kind) {

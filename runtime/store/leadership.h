@@ -52,8 +52,9 @@ class Leadership {
   JobGeneration claimed();
   /// Not ok (`superseded`): another process leads the job, which the text names.
   Status lost();
-  /// Whether no other process can have taken the lead by now, as the store has said a moment ago: false also for a
-  /// while after this process was stopped, and while the store is away.
+  /// Whether no other process can have taken the lead by now, since this one has renewed its lease a moment ago: false
+  /// also for a while after this process was stopped, and while the store is away. Of a store that has no leases: that
+  /// none had a moment ago.
   bool surely_leads() const;
   /// The same, asked of the store until it answers, for LeadershipOptions::patience_ms. Error (`unavailable`): it does
   /// not.

@@ -125,7 +125,25 @@ TEST_CASE(
   CHECK(nlohmann::json::parse(to_json_line(saved))["stall_ms"] == 0.5);
   saved.what = "saving";
   CHECK(nlohmann::json::parse(to_json_line(saved))["stall_ms"] == 0.5);
+  CHECK(before->damaged.empty());  // half a line at the end is none
   CHECK(read_lines_before(dir / "none", 2)->train.empty());
+  test::write_text(path, line(0, 5) + "torn\n" + line(2, 4) + "{}\n" + line(3, 4) + "torn");
+  CHECK(read_lines_before(path, 9)->damaged == std::vector<std::int64_t>{2, 4});
+}
+
+TEST_CASE("ME-1: a file that was moved, or in whose place another one lies, is noticed") {
+  test::TempDir dir;
+  const auto path = dir / "metrics.jsonl";
+  auto writer = MetricsWriter::open(path);
+  REQUIRE(writer.ok());
+  CHECK(writer->in_place().ok());
+  SUBCASE("moved") { std::filesystem::rename(path, dir / "elsewhere"); }
+  SUBCASE("replaced") {
+    test::write_text(dir / "other", "");
+    std::filesystem::rename(dir / "other", path);
+  }
+  CHECK(writer->in_place().ok());  // a file system may say so for a moment
+  CHECK(writer->in_place().message() == "'" + path + "' was moved or replaced while the run wrote it");
 }
 
 TEST_CASE("a pipe in the place of metrics.jsonl is refused, not waited for") {

@@ -14,7 +14,7 @@ const runtime::TokenKey key_of_run = runtime::key_of(std::string(40, 't')),
 }  // namespace
 
 TEST_CASE("an agent leads what a process with its token has recorded, word for word, and nothing else") {
-  const RunToLead run{"build", "/home/me", {"train", "a \"b\"\n", "", "--out", "x"}, "0123", 20};
+  const RunToLead run{"build", "/home/me", {"train", "a \"b\"\n", "", "--out", "x"}, "0123", 20, "/home/me/x"};
   const std::string text = to_text(run, key_of_run);
   const auto read = parse_run_to_lead(text, key_of_run);
   REQUIRE_MESSAGE(read.ok(), read.status().message());
@@ -23,6 +23,7 @@ TEST_CASE("an agent leads what a process with its token has recorded, word for w
   CHECK(read->words == run.words);
   CHECK(read->run == run.run);
   CHECK(read->lease_s == 20);
+  CHECK(read->out == run.out);
   CHECK(parse_run_to_lead(text, other_key).status().code() == Code::invalid);
   int changed = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -87,6 +87,9 @@ TEST_CASE("a run whose process is killed goes on from the memory that its agents
     CHECK(incident["step"].get<int>() <= told);
     CHECK(incident["step"].get<int>() >= told - 1);
     for (Run* agent : {lost.here.get(), lost.there.get()}) CHECK(agent->wait().code == exit_ok);
+    const Outcome again = run(lost.command(mesh, "150", {"--resume", "memory"}), 60);  // no agent is there
+    CHECK(again.code == exit_ok);
+    CHECK(again.err.find("has done its 150 steps") != std::string::npos);
   }
 }
 
@@ -202,7 +205,10 @@ TEST_CASE("a run is not gone on with from memory of another configuration") {
   const auto before = read(lost.job.out + "/metrics.jsonl");
   const Outcome o = run(lost.command("dp=2", "150", {"--resume", "memory", "--set", "schedule.lr=0.5"}));
   CHECK(o.code == exit_checkpoint);
+  CHECK(o.err.find("they have kept is of another configuration, text or output folder") != std::string::npos);
   CHECK(read(lost.job.out + "/metrics.jsonl") == before);
+  check_failure(run(lost.job.command(2, {"--mesh", "dp=2", "--steps", "150", "--resume", "memory"})), exit_usage,
+                {"--resume memory: without --recovery"});
   check_one_line(run(train(lost.job.out, {"--resume", "memory"})), exit_usage, {"--resume memory", "--nodes"});
 }
 

@@ -135,6 +135,26 @@ TEST_CASE("a leader that was frozen while another one took its place ends, and l
   CHECK(the_incident(r.job.out)["from"] == "memory");
 }
 
+TEST_CASE("a leader that thaws once another one has finished the run leaves the files as that one has written them") {
+  StoredRun r;
+  if (!r.has_etcd()) return;
+  r.begin(3);
+  r.command->send_to_group(SIGSTOP);
+  const auto files = [&] { return read(r.job.out + "/run.json") + read(r.job.out + "/loss.svg"); };
+  const auto has_finished = [&] { return files().find("\"status\": \"finished\"") != std::string::npos; };
+  int waited = 0;
+  for (; waited < 600 && !has_finished(); ++waited) ::usleep(100'000);
+  REQUIRE(has_finished());
+  r.check_end();
+  for (; waited < 110; ++waited) ::usleep(100'000);  // the frozen one writes them every ten seconds
+  const std::string before = files();
+  r.command->send_to_group(SIGCONT);
+  const Outcome o = r.command->wait(30);
+  INFO(o.err);
+  CHECK(o.code == exit_superseded);
+  CHECK(files() == before);
+}
+
 /// TROUPE_STORE_AWAY=20 for the seconds that are promised; hardly more than a lease in an ordinary run of the tests.
 TEST_CASE("a run trains on while its store is away, waits for it after a loss, and goes on when it is back") {
   const char* chosen = std::getenv("TROUPE_STORE_AWAY");

@@ -62,7 +62,7 @@ for target in "${links[@]}"; do
   chosen "$target" || continue
   generate runtime plan/plan session/control agents/agent
   compile links devices/base/*.cpp devices/host_memory.cpp devices/ready_queue.cpp devices/sim/*.cpp placement/*.cpp actors/{actor_core,slots}.cpp \
-    checkpoint/{cut,shard}.cpp comm/route.cpp kernels/op.cpp runtime/graph/graph.cpp runtime/{plan,place,verify,simulate}/*.cpp \
+    devices/files/secret_file.cpp checkpoint/{cut,shard}.cpp comm/route.cpp kernels/op.cpp runtime/graph/graph.cpp runtime/{plan,place,verify,simulate}/*.cpp \
     runtime/session/{control,decisions,decisions_text}.cpp runtime/worker/{remains,state_pieces}.cpp \
     runtime/agents/{agent_messages,connection,control_link,handshake,sealed_link,token}.cpp "$build"/runtime/*/*_capnp.cpp
   break

@@ -71,8 +71,8 @@ TEST_CASE("an agent keeps the memory of the plan that it tells of, and a later j
               });
   const Plan plan = kept_plan({{2}});
   const PlaceId place{0};
-  const auto tell = [&](std::uint32_t generation, bool renews) {
-    TellPlan order{{7, generation}, {}, {}, renews, "run"};
+  const auto tell = [&](std::uint32_t generation, bool renews, bool forgets = false) {
+    TellPlan order{{7, generation}, {}, {}, renews, "run", {}, forgets};
     order.plan = std::make_shared<const std::vector<std::byte>>(encode(ToWorker(PlanBytes{write_plan(plan)})));
     order.hellos.emplace_back(place, Hello{});
     agent.take(order);
@@ -87,4 +87,12 @@ TEST_CASE("an agent keeps the memory of the plan that it tells of, and a later j
   agent.take(RestartPlace{{7, 3}, place, false});
   tell(4, true);
   CHECK(processes->named == std::set<std::string>{"0.1", "0.2"});  // that it has told of is where the state lies
+  const PlaceId other{1};
+  agent.take(StartPlace{other, {}, true});
+  agent.take(SettledPlaces{{place, other}});
+  CHECK(processes->named == std::set<std::string>{"0.2", "1.0"});
+  tell(5, true, true);  // it takes a rank: what it had is nothing
+  CHECK(processes->named == std::set<std::string>{"0.3", "1.0"});
+  tell(6, true);  // for another plan: its state lies where it was told to put it
+  CHECK(processes->named == std::set<std::string>{"0.3", "0.4", "1.0"});
 }

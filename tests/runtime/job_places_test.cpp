@@ -224,6 +224,7 @@ TEST_CASE("only a place that takes the rank of a lost one hears of it, and what 
   }
   REQUIRE(told.size() == 1);
   CHECK(told[0].renews_memory);
+  CHECK(told[0].forgets_memory);
   REQUIRE(told[0].hellos.size() == 1);
   CHECK(told[0].hellos[0].first == spare);
   CHECK(told[0].hellos[0].second.rank == 1);
@@ -259,6 +260,7 @@ TEST_CASE("drills are told with the first plan, and not with another one") {
   CHECK(told[0].hellos.at(0).second.injections.size() == 1);
   CHECK(told[1].hellos.at(0).second.injections.empty());
   CHECK(told[1].renews_memory);
+  CHECK_FALSE(told[1].forgets_memory);
 }
 
 TEST_CASE("a job that goes on starts the ranks that no agent has kept where the others of their group are") {

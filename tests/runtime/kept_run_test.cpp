@@ -107,7 +107,7 @@ TEST_CASE("where two agents have kept a place of the same number, it is that of 
 TEST_CASE("agents lack state where they know of a run and have not all of a version, and not where they know of none") {
   ThreeAgents three;
   KeptPlans plans(std::make_shared<const Plan>(three.plan), "run", {});
-  const auto lack = [&](std::int64_t least = 0) { return plans.lack_state(three.agents, least); };
+  const auto lack = [&](std::int64_t least = 0) { return !plans.look(three.agents, least, true).has_state; };
   CHECK_FALSE(lack());
   Joins& fresh = three.add({}, 0, 0);
   fresh.kept.states.clear();
@@ -141,6 +141,11 @@ TEST_CASE("agents that have kept memory of another shape of the run are gone on 
   REQUIRE(newest);
   CHECK(newest->run.version == 6);
   CHECK(widths_of(*newest->plan) == StageWidths{2});
+  CHECK(plans.look(three.agents, 6, true).of_other_shape);
+  CHECK(plans.look(three.agents, 6, true).has_room);
+  later.places = 1;
+  CHECK_FALSE(plans.look(three.agents, 6, true).has_room);
+  CHECK(plans.look(three.agents, 6, false).has_room);
   CHECK(plans.are_of_run(three.agents));
   three.add({kept(0, 0, {5}), kept(1, 1, {5}), kept(2, 2, {5})}, 4);  // of the first shape, and older
   CHECK(plans.newest(three.agents, 100)->run.version == 6);

@@ -504,3 +504,44 @@ TEST_CASE("the answer to a call that was under way is none for who asks meanwhil
   CHECK_FALSE(steps.looks());
   CHECK_FALSE(steps.has_call());
 }
+
+TEST_CASE("a process surely leads for a while after its store has said so, and not while it says nothing or another") {
+  SharedStore store;
+  const Process p(store, 5);
+  CHECK_FALSE(p.lead->surely_leads());
+  REQUIRE(p.take("a:1").ok());
+  CHECK(p.hears([&] { return p.lead->surely_leads(); }));
+  SUBCASE("the store is away, and comes back") {
+    store.locked([&] { store.silent = true; });
+    CHECK(p.hears([&] { return !p.lead->surely_leads(); }));
+    store.locked([&] { store.silent = false; });
+    CHECK(p.hears([&] { return p.lead->surely_leads(); }));
+  }
+  SUBCASE("another process leads") {
+    store.locked([&] { store.lives = 6, store.stored->claim.leader = 6; });
+    CHECK(p.hears([&] { return !p.lead->lost().ok(); }));
+    for (int i = 0; i < 1000 && p.lead->surely_leads(); ++i) ::usleep(10'000);
+    CHECK_FALSE(p.lead->surely_leads());
+  }
+}
+
+TEST_CASE("a lead is not taken whose claim is of another run of that name, whether its leader lives or not") {
+  for (const bool lives : {true, false}) {
+    LeadershipOptions o = options_of(5);
+    o.goes_on = true;
+    o.is_of_run = [](const Claim& claim) { return claim.record == "other" ? invalid("it is another") : Status(); };
+    LeadSteps steps(o, "a store");
+    steps.begin("a:1");
+    StoredClaim stored{Claim{{7, 3}, 4, "b:1", "other"}, 2, lives};
+    const auto refused = steps.may_take(stored, true, true);
+    CHECK(refused.status().code() == (lives ? Code::superseded : Code::invalid));
+    CHECK(refused.status().message().find("it is another") != std::string::npos);
+    stored.claim.record = "own";
+    const auto takes = steps.may_take(stored, true, true);
+    REQUIRE(takes.ok());
+    CHECK(*takes == !lives);
+    stored.claim.record = "other";
+    stored.claim.leader = 5;  // its own, stored without an answer
+    CHECK(steps.may_take(stored, true, true).ok());
+  }
+}

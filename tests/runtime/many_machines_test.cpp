@@ -30,7 +30,7 @@ TEST_CASE("a job for which too few machines have joined says how many, and what 
   machines.count = 2;
   machines.wait_s = 3;
   machines.joins_by = "the tasks of mpirun";
-  const Gathering gathering(machines, "program", {}, 0);
+  Gathering gathering(machines, "program", {}, 0);
   CHECK_FALSE(*gathering.done(2'999'999'999));
   CHECK(gathering.done(3'000'000'000).status().message() ==
         "0 of 2 machines have joined within 3 s (the tasks of mpirun)");
@@ -49,8 +49,10 @@ TEST_CASE(
     joins.program = "program";
     return JoinedAgent{nullptr, name, joins};
   };
-  const HasState has_all_of_c = [](std::span<const JoinedAgent> agents) {
-    return std::any_of(agents.begin(), agents.end(), [](const auto& one) { return one.joins.machine == "c"; });
+  KeptThere there;
+  const LookAtKept has_all_of_c = [&](std::span<const JoinedAgent> agents) {
+    there.has_state = std::any_of(agents.begin(), agents.end(), [](const auto& a) { return a.joins.machine == "c"; });
+    return there;
   };
   Gathering begins(machines, "program", {}, 0), goes_on(machines, "program", has_all_of_c, 0);
   for (Gathering* one : {&begins, &goes_on})
@@ -62,10 +64,46 @@ TEST_CASE(
     goes_on.take(joined("c"), 8 * second_ns);
     CHECK_FALSE(*goes_on.done(9 * second_ns - 1));
     CHECK(*goes_on.done(9 * second_ns));
+    CHECK_FALSE(*goes_on.done(9 * second_ns - 1));
     goes_on.lost("c");
     CHECK_FALSE(*goes_on.done(9 * second_ns));
     CHECK(*goes_on.done(18 * second_ns));
   }
+}
+
+TEST_CASE(
+    "a job that goes on waits for room while it may, and takes fewer machines where it has come to need no more") {
+  constexpr std::int64_t second_ns = 1'000'000'000;
+  JobMachines machines;
+  machines.count = 2;
+  machines.wait_s = 60;
+  KeptThere there;
+  Gathering gathering(
+      machines, "program", [&](std::span<const JoinedAgent>) { return there; }, 0);
+  const auto join = [&](const std::string& name, std::int64_t now_ns) {
+    Joins joins;
+    joins.machine = name;
+    joins.program = "program";
+    gathering.take({nullptr, name, joins}, now_ns);
+  };
+  join("a", second_ns);
+  SUBCASE("room") {
+    there.has_room = false;
+    join("b", second_ns);
+    CHECK_FALSE(*gathering.done(59 * second_ns));
+    SUBCASE("a third brings it") {
+      there.has_room = true;
+      join("c", 59 * second_ns);
+      CHECK(*gathering.done(60 * second_ns));
+    }
+    SUBCASE("none comes: the job says what it lacks") { CHECK(*gathering.done(60 * second_ns)); }
+  }
+  SUBCASE("fewer") {
+    there.of_other_shape = true;
+    CHECK_FALSE(*gathering.done(11 * second_ns - 1));
+    CHECK(*gathering.done(11 * second_ns));
+  }
+  SUBCASE("as many as it began with") { CHECK_FALSE(*gathering.done(59 * second_ns)); }
 }
 
 TEST_CASE(
