@@ -89,7 +89,6 @@ TEST_CASE("a run whose process is killed goes on from the memory that its agents
     for (Run* agent : {lost.here.get(), lost.there.get()}) CHECK(agent->wait().code == exit_ok);
     const Outcome again = run(lost.command(mesh, "150", {"--resume", "memory"}), 60);  // no agent is there
     CHECK(again.code == exit_ok);
-    CHECK(again.err.find("has done its 150 steps") != std::string::npos);
   }
 }
 
