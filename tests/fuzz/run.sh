@@ -41,7 +41,7 @@ compile() {  # LIBRARY SOURCE...: those that have changed
     objects+=("$object")
     [ "$object" -nt "$source" ] || waits+=("$source" "$object")
   done
-  printf '%s\0' ${waits[@]+"${waits[@]}"} | xargs -0 -r -n 2 -P 2 nice -n 15 bash -c \
+  [ ${#waits[@]} -eq 0 ] || printf '%s\0' "${waits[@]}" | xargs -0 -r -n 2 -P 2 nice -n 15 bash -c \
     'clang++ '"$(printf '%q ' "${flags[@]}")"' -fsanitize=fuzzer-no-link -c "$1" -o "$2"' clang++
   rm -f "$library"
   ar rcs "$library" "${objects[@]}"
@@ -61,10 +61,11 @@ fi
 for target in "${links[@]}"; do
   chosen "$target" || continue
   generate runtime plan/plan session/control agents/agent
+  generate checkpoint manifest
   compile links devices/base/*.cpp devices/host_memory.cpp devices/ready_queue.cpp devices/sim/*.cpp placement/*.cpp actors/{actor_core,slots}.cpp \
-    devices/files/secret_file.cpp checkpoint/{cut,shard}.cpp comm/route.cpp kernels/op.cpp runtime/graph/graph.cpp runtime/{plan,place,verify,simulate}/*.cpp \
-    runtime/session/{control,decisions,decisions_text}.cpp runtime/worker/{remains,state_pieces}.cpp \
-    runtime/agents/{agent_messages,connection,control_link,handshake,sealed_link,token}.cpp "$build"/runtime/*/*_capnp.cpp
+    devices/files/secret_file.cpp checkpoint/*.cpp comm/route.cpp kernels/op.cpp runtime/graph/graph.cpp runtime/{plan,place,verify,simulate}/*.cpp \
+    runtime/session/{control,decisions,decisions_text}.cpp runtime/worker/{kept_state,remains,state_pieces}.cpp \
+    runtime/agents/{agent_messages,connection,control_link,handshake,sealed_link,token}.cpp "$build"/{runtime/*,checkpoint}/*_capnp.cpp
   break
 done
 
