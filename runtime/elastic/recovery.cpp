@@ -361,9 +361,8 @@ bool Coordinator::fill(std::span<const PlaceId> left, const Keeps& keeps, std::i
     if (watched_plan_ == plan_) (void)stragglers_->forget(rank);  // its place before it may have been slow
   }
   home_.places = places;
-  const ChosenPlan same = same_shape(*plan_);
-  incident_->shape = shape_ = same.shape;
-  log_debug(fmt::format("the job goes on as {}, with {} for what it has lost", same.shape,
+  incident_->shape = shape_ = shape_of(*plan_);
+  log_debug(fmt::format("the job goes on as {}, with {} for what it has lost", shape_,
                         counted(std::ssize(newcomers), "other worker")));
   sink_.fill(*plan_, options_.places, newcomers, fence_.generation());
   return true;

@@ -53,10 +53,12 @@ KeptThere KeptPlans::look(std::span<const AgentPort::Joined> agents, std::int64_
   });
   if (!know_of_one) return {};
   const auto kept = newest(agents, std::numeric_limits<std::int64_t>::max());
-  if (!kept) return {false, true, false};
+  if (!kept) return {.has_state = false};
   std::int64_t room = 0;
   for (const AgentPort::Joined& agent : agents) room += agent.joins.places;
-  return {kept->run.version >= least, !needs_room || room >= kept->plan->workers(), kept->plan != known_.front().plan};
+  return {.has_state = kept->run.version >= least,
+          .has_room = !needs_room || room >= kept->plan->workers(),
+          .of_other_shape = kept->plan != known_.front().plan};
 }
 
 }  // namespace troupe::runtime
