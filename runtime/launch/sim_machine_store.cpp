@@ -216,7 +216,7 @@ void MachineWorld::watch_again(std::size_t machine, std::int64_t ns) {
 Expected<std::string> MachineWorld::address_for(const Machine& m) const {
   if (m.stored) return m.stored->claim.address;
   if (!m.unread.ok()) return m.unread;
-  return Status(Code::unavailable, "no process leads the run");
+  return Status(Code::unavailable, led_by_none);
 }
 
 void MachineWorld::follow(std::size_t machine) {

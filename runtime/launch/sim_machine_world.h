@@ -209,6 +209,7 @@ class MachineWorld final : public SimProcesses {
   void note_commit(const Process& p);
   std::int64_t wakes_ns() const;
   void turn();
+  static constexpr const char* led_by_none = "no process leads the run";
   /// No process of the job lives, and no agent that could start one: the job is over.
   bool cannot_be_led();
   void turn_process(Process& p);

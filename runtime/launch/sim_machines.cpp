@@ -61,6 +61,10 @@ bool MachineWorld::cannot_be_led() {
                     std::all_of(processes_.begin(), processes_.end(), [](const auto& p) { return p->gone; }) &&
                     std::none_of(machines_.begin(), machines_.end(),
                                  [](const Machine& m) { return m.life != nullptr; });
+  if (ends && out_.job.status.ok()) {  // every process of it was lost: its agents have waited for it in vain
+    out_.job.status = Status(Code::unavailable, led_by_none);
+    out_.job.exit_code = exit_worker;
+  }
   over_ = over_ || ends;
   return ends;
 }
