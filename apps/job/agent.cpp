@@ -9,6 +9,7 @@
 #include "apps/job/job.h"
 #include "apps/machines/leader_watch.h"
 #include "runtime/agents/agent_process.h"
+#include "runtime/agents/connection.h"
 
 namespace troupe::lm {
 
@@ -33,11 +34,11 @@ Status check_lead_at(const std::string& address, const Store& store) {
   if (address.empty()) return {};
   if (!store.tells_of_loss())
     return invalid("--lead-at: " + store.name() + " does not tell that a leader is lost: that takes an etcd");
-  const std::size_t colon = address.rfind(':');
-  const std::string host = address.substr(0, colon), port = colon < address.size() ? address.substr(colon + 1) : "";
-  const bool is_port = !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == std::string::npos;
-  if (is_port && !host.empty() && host != "0.0.0.0" && host != "[::]") return {};
-  return invalid("--lead-at '" + address + "': expected HOST:PORT, an address at which agents reach this machine");
+  const std::string host = address.substr(0, address.rfind(':'));
+  if (host == "0.0.0.0" || host == "[::]")
+    return invalid("--lead-at '" + address + "': expected HOST:PORT, an address at which agents reach this machine");
+  if (const Status s = check_own_address(address); !s.ok()) return s.in("--lead-at");
+  return {};
 }
 
 int serve_run(const AgentArguments& a, const std::string& join, const TokenKey& token) {

@@ -77,7 +77,7 @@ namespace {
 Expected<std::pair<std::string, std::string>> host_and_port(const std::string& address) {
   const std::size_t colon = address.rfind(':');
   std::string host = address.substr(0, colon), port = colon == std::string::npos ? "" : address.substr(colon + 1);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   else if (host.find(':') != std::string::npos) host.clear();  // an address of IPv6 without its brackets
   const bool number = !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == std::string::npos;
   if (host.empty() || !number || std::stoi(port) > 65'535)
@@ -139,6 +139,18 @@ Expected<int> connect_to(const std::string& address, std::size_t attempt) {
     send_at_once(fd);
     return ::connect(fd, a.ai_addr, a.ai_addrlen) == 0 || errno == EINPROGRESS;
   });
+}
+
+Status check_own_address(const std::string& address) {
+  TROUPE_ASSIGN(const auto named, host_and_port(address));
+  const bool is_v6 = named.first.find(':') != std::string::npos;
+  // A name may become known later, as that of a pod which is not ready yet.
+  if (!is_v6 && named.first.find_first_not_of("0123456789.") != std::string::npos) return {};
+  const auto bound = socket_for((is_v6 ? "[" + named.first + "]" : named.first) + ":0", AI_PASSIVE, Code::invalid, 0,
+                                [](int fd, const addrinfo& a) { return ::bind(fd, a.ai_addr, a.ai_addrlen) == 0; });
+  if (!bound.ok()) return invalid("'" + address + "' is no address of this machine: " + bound.status().message());
+  ::close(*bound);
+  return {};
 }
 
 Expected<int> listen_at(const std::string& address) {

@@ -54,7 +54,10 @@ Expected<std::optional<StoredClaim>> EtcdStore::read() {
   read_revision_ = held->claim ? held->claim->mod_revision : 0;
   if (!held->claim) return std::optional<StoredClaim>();
   auto claim = read_claim_text(held->claim->value);
-  if (!claim.ok()) return named(claim.status().in(keys_.claim));
+  if (!claim.ok())
+    return named(
+        Status(claim.status().code(), fmt::format("{}: {}: if no process leads the run, remove this key (etcdctl del)",
+                                                  keys_.claim, claim.status().message())));
   return std::optional(StoredClaim{*std::move(claim), held->claim->mod_revision, held->leader.has_value()});
 }
 

@@ -65,7 +65,9 @@ Expected<FileStore::Content> FileStore::look() {
     if (text == withdrawn) break;  // FM-4 (withdrawn)
     auto claim = read_claim_text(text);
     // A claim of another program's is no claim that has died: to take the next number would supersede it unread.
-    if (!claim.ok() && !is_of_the_claim(claim.status().code())) return claim.status().in(path(*number));
+    if (!claim.ok() && !is_of_the_claim(claim.status().code()))
+      return Status(claim.status().code(), fmt::format("{}: {}: if no process leads the run, remove this folder",
+                                                       path(*number), claim.status().message()));
     if (!claim.ok()) continue;
     content.newest = StoredClaim{.claim = *std::move(claim), .revision = *number};
     break;

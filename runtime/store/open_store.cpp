@@ -1,4 +1,8 @@
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 
 #include "devices/files/file_storage.h"
 #include "devices/files/secret_file.h"
@@ -34,6 +38,12 @@ Status check_access(const StoreOptions& options, const StoreUrl& url) {
   return {};
 }
 
+/// Error: a file with a certificate or a key that this process cannot read. libcurl would not name it.
+Status check_readable(const std::string& path, const char* option_is) {
+  if (path.empty() || ::access(path.c_str(), R_OK) == 0) return {};
+  return invalid(fmt::format("{}: {}: expected a file with {} (PEM)", path, std::strerror(errno), option_is));
+}
+
 Expected<std::string> password_in(const std::string& path) {
   TROUPE_ASSIGN(std::string password, read_secret(path, "a password"));
   while (!password.empty() && (password.back() == '\n' || password.back() == '\r')) password.pop_back();
@@ -58,6 +68,9 @@ Expected<std::unique_ptr<Store>> open_store(const StoreOptions& options) {
                     options.url));
   if (options.lease_ms < 1 || options.deadline_ms < 1)
     return invalid(fmt::format("the store '{}': expected a lease and a deadline of 1 ms at least", options.url));
+  TROUPE_TRY(check_readable(options.ca_file, "the authorities that sign the store's certificate"));
+  TROUPE_TRY(check_readable(options.cert_file, "this process's certificate for the store"));
+  TROUPE_TRY(check_readable(options.key_file, "the key of that certificate"));
   EtcdAccess access{.endpoints = url.endpoints,
                     .tls = url.tls,
                     .files = {options.ca_file, options.cert_file, options.key_file},

@@ -207,6 +207,14 @@ TEST_CASE("a peer with another token, one that repeats a real agent's bytes, and
   CHECK(served.joined.size() == 1);
 }
 
+TEST_CASE("an address in digits at which this machine cannot listen is not its own, and a name may become known") {
+  for (const char* own : {"127.0.0.1:7", "127.0.0.1:0", "[::1]:7170", "a-pod.that.is.not.ready:7170"})
+    CHECK_MESSAGE(check_own_address(own).ok(), own);
+  for (const char* foreign : {"192.0.2.1:7170", "[2001:db8::1]:7170", "[]:7170", ":7170", "127.0.0.1", "127.0.0.1:x"})
+    CHECK_MESSAGE(check_own_address(foreign).code() == Code::invalid, foreign);
+  CHECK(check_own_address("192.0.2.1:7170").message().find("'192.0.2.1:7170' is no address of this machine") == 0);
+}
+
 TEST_CASE("an agent that has proved the token and does not say who it is, is refused") {
   ServedPort served;
   TokenHolder no_message(served, token());

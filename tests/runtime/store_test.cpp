@@ -178,7 +178,11 @@ TEST_CASE("A claim of another program is an error, and is not superseded") {
   const auto bytes = std::as_bytes(std::span(text));
   write_text(dir / "job/membership/00000001/claim",
              text + "\n" + checkpoint::to_string(checkpoint::checksum(bytes.data(), std::ssize(bytes))) + "\n");
-  CHECK(store->read().status().code() == Code::invalid);
+  const Status unread = store->read().status();
+  CHECK(unread.code() == Code::invalid);
+  CHECK_MESSAGE((unread.message().find("job/membership/00000001") != std::string::npos &&
+                 unread.message().find("remove this folder") != std::string::npos),
+                unread.message());
   CHECK(store->advance(0, claim_of(1, 2), true).status().code() == Code::invalid);
 }
 
@@ -337,6 +341,11 @@ TEST_CASE("The address of a store says what it is, and an error says what was ex
   TempDir dir;
   for (const char* job : {"", "..", ".hidden", "a/b", "-a", "a b"})
     CHECK(open_store({.url = "files:" + dir.path(), .job = job}).status().code() == Code::invalid);
+  if (!store_supports_etcd()) return;
+  const Status missing =
+      open_store({.url = "etcds://127.0.0.1:1", .job = "job", .ca_file = dir / "authorities"}).status();
+  CHECK(missing.code() == Code::invalid);
+  CHECK_MESSAGE(missing.message().find(dir / "authorities: No such file") == 0, missing.message());
 }
 
 TEST_CASE("the store of a simulated job keeps the contract of every store") {
