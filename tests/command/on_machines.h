@@ -75,6 +75,21 @@ inline nlohmann::json the_incident(const std::string& out) {
   return found[0];
 }
 
+/// Those of them that say that a process which led the run was lost; a busy machine may have others, of workers that
+/// were silent for too long.
+inline std::vector<nlohmann::json> losses_of(const std::string& out) {
+  auto found = incidents_of(out);
+  std::erase_if(found,
+                [](const nlohmann::json& one) { return one.value("cause", "") != "the process of the run was lost"; });
+  return found;
+}
+
+inline nlohmann::json the_loss(const std::string& out) {
+  const auto found = losses_of(out);
+  REQUIRE(found.size() == 1);
+  return found[0];
+}
+
 /// So slow is every message between workers at least: with 5 ms a hundred steps take three seconds on any machine.
 inline std::vector<std::string> slow_links(int ms) { return {"--throttle", "latency=" + std::to_string(ms) + "ms"}; }
 
