@@ -148,11 +148,14 @@ TEST_CASE("who has the token asks a run from another machine what it does, and t
                  {"'dp=1,tp=2' has tp=2, and the run tp=1"});
   const Outcome logs = from_third({"logs", at, "--token-file", w.job.token, "--lines", "1"});
   CHECK(logs.code == exit_ok);
+  const Outcome all = from_third({"logs", at, "--token-file", w.job.token});
+  CHECK(all.code == exit_ok);
   CHECK(std::count(logs.out.begin(), logs.out.end(), '\n') == 1);
   w.check_end();
   const Outcome followed = follows.wait(30);
   CHECK(followed.code == exit_ok);
-  CHECK_MESSAGE(read(log).find(logs.out) != std::string::npos, read(log));
+  CHECK_MESSAGE(read(log).starts_with(all.out), "followed:\n", read(log), "asked for:\n", all.out);  // each line once
+  CHECK(all.out.find(logs.out) != std::string::npos);
   check_one_line(from_third({"ps", at, "--token-file", w.job.token}), exit_output, {"Connection refused"});
 }
 
@@ -261,7 +264,10 @@ TEST_CASE("a run that cannot begin on the machines that have joined tells them w
   const Machines machines(2);
   if (!machines.ok) return skip(Machines::why_not);
   const OnMachines job(machines);
-  Run here(job.agent(0)), there(job.agent(1));
+  Run here(job.agent(0));
+  check_one_line(run(job.command(2, {"--mesh", "dp=2", "--steps", "3", "--node-wait", "3"})), exit_worker,
+                 {"1 of 2 machines have joined within 3 s"});
+  Run there(job.agent(1));
   check_one_line(run(job.command(2, {"--mesh", "dp=4", "--steps", "3"})), exit_usage,
                  {"the mesh needs 4 places, and 2 machines have 2"});
   check_success(run(job.command(2, {"--mesh", "dp=2", "--steps", "3"})));
@@ -269,6 +275,8 @@ TEST_CASE("a run that cannot begin on the machines that have joined tells them w
     const Outcome a = agent->wait();
     CHECK(a.code == exit_ok);
     CHECK_MESSAGE(a.err.find("the job does not begin: the mesh needs 4 places") != std::string::npos, a.err);
+    const bool was_alone = a.err.find("the job does not begin: 1 of 2 machines have joined within 3 s") < a.err.size();
+    CHECK_MESSAGE(was_alone == (agent == &here), a.err);
   }
 }
 
@@ -290,6 +298,8 @@ TEST_CASE("an agent, or a run on machines, that cannot be is refused in one line
     words.insert(words.end(), more.begin(), more.end());
     return run(train(dir / "out", words));
   };
+  check_one_line(run(troupe_command({"ps", "127.0.0.1:7"})), exit_usage,
+                 {"'127.0.0.1:7' is no output folder", "(--token-file)"});
   check_one_line(on_machines({}), exit_usage, {"--nodes requires --listen"});
   check_one_line(on_machines({"--listen", "127.0.0.1:0", "--token-file", dir / "token", "--node-wait", "1"}),
                  exit_worker, {"0 of 2 machines have joined within 1 s"});
