@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "tests/command/on_machines.h"
+#include "tests/command/summary.h"
 #include "tests/skip.h"
 
 using namespace troupe::runtime;
@@ -66,7 +68,7 @@ TEST_CASE("a command that is stopped for longer than its agents wait for it goes
   for (Run* agent : {w.here.get(), w.there.get()}) CHECK(agent->wait().code == exit_ok);
 }
 
-TEST_CASE("a run whose process is killed goes on from the memory that its agents have kept, without a step repeated") {
+TEST_CASE("a run whose process is killed goes on from what its agents have in memory, with a step repeated at most") {
   for (const std::string mesh : {"dp=2", "pp=2"}) {
     CAPTURE(mesh);
     LostCommand lost;
@@ -81,20 +83,23 @@ TEST_CASE("a run whose process is killed goes on from the memory that its agents
     INFO(o.err);
     CHECK(o.code == exit_ok);
     CHECK(told_by(lost.job.out) == told_alone(lost.alone("150")));
-    const auto incident = the_incident(lost.job.out);
+    const auto incident = the_loss(lost.job.out);
     CHECK(incident["from"] == "memory");
-    CHECK(incident["cause"] == "the process of the run was lost");
     CHECK(incident["step"].get<int>() <= told);
     CHECK(incident["step"].get<int>() >= told - 1);
     for (Run* agent : {lost.here.get(), lost.there.get()}) CHECK(agent->wait().code == exit_ok);
     const Outcome again = run(lost.command(mesh, "150", {"--resume", "memory"}), 60);  // no agent is there
     CHECK(again.code == exit_ok);
+    check_failure(run(lost.command(mesh, "151", {"--resume", "memory", "--node-wait", "1"})), exit_worker,
+                  {"0 of 2 machines"});  // it has a step to do
   }
 }
 
 TEST_CASE("a run whose mesh has changed goes on with that mesh from the memory that its agents have kept") {
   LostCommand lost;
   if (!lost.machines.ok) return skip(Machines::why_not);
+  const auto links = slow_links(5);
+  lost.words.insert(lost.words.begin(), links.begin(), links.end());
   lost.begin_agents();
   const std::string metrics = lost.job.out + "/metrics.jsonl";
   for (const std::string mesh : {"pp=2", "dp=2"}) {  // to another one, and back
@@ -104,23 +109,63 @@ TEST_CASE("a run whose mesh has changed goes on with that mesh from the memory t
     REQUIRE(command.wait_for_lines(metrics, count_lines(metrics) + 20));
     REQUIRE(run(troupe_command({"scale", lost.job.out, "--mesh", mesh})).code == exit_ok);
     const auto changed = [&] { return incidents_of(lost.job.out).back()["mesh"] == mesh; };
-    for (int i = 0; i < 100 && (incidents_of(lost.job.out).empty() || !changed()); ++i) ::usleep(100'000);
+    for (int i = 0; i < 600 && (incidents_of(lost.job.out).empty() || !changed()); ++i) ::usleep(100'000);
     REQUIRE(changed());
     REQUIRE(command.wait_for_lines(metrics, count_lines(metrics) + 10));
     command.send_to_group(SIGKILL);
     check_nothing_left(command.wait(5));
   }
   const int told = steps_in(lost.job.out);
-  const Outcome o = run(lost.command("dp=2", "400", {"--resume", "memory"}), 60);
+  const Outcome o = run(lost.command("dp=2", "400", {"--resume", "memory"}), 150);
   INFO(o.err);
   CHECK(o.code == exit_ok);
   CHECK(told_by(lost.job.out) == told_alone(lost.alone("400")));
-  int from_memory = 0;
-  for (const auto& incident : incidents_of(lost.job.out))
-    if (incident["cause"] == "the process of the run was lost") from_memory += incident["from"] == "memory" ? 1 : -9;
-  CHECK(from_memory == 2);
-  CHECK(incidents_of(lost.job.out).back()["step"].get<int>() >= told - 1);
+  const auto losses = losses_of(lost.job.out);
+  REQUIRE(losses.size() == 2);
+  for (const auto& loss : losses) CHECK(loss["from"] == "memory");
+  CHECK(losses.back()["step"].get<int>() >= told - 1);
   for (Run* agent : {lost.here.get(), lost.there.get()}) CHECK(agent->wait().code == exit_ok);
+}
+
+TEST_CASE("a run that was lost with fewer machines than it began with comes back to its first mesh when one joins") {
+  LostCommand lost;
+  if (!lost.machines.ok) return skip(Machines::why_not);
+  lost.job.places = 2;
+  lost.words.insert(lost.words.begin(), {"--replace", "never"});
+  const auto links = slow_links(10);
+  lost.words.insert(lost.words.begin(), links.begin(), links.end());
+  lost.begin_agents();
+  const std::string metrics = lost.job.out + "/metrics.jsonl";
+  const auto has_mesh = [&](const std::string& mesh) {
+    for (int i = 0; i < 600; ++i, ::usleep(100'000))
+      if (const auto all = incidents_of(lost.job.out); !all.empty() && all.back().value("mesh", "") == mesh)
+        return true;
+    return false;
+  };
+  {
+    Run first(lost.command("dp=3", "200"));
+    REQUIRE(first.wait_for_lines(metrics, 20));
+    lost.there->send_to_group(SIGKILL);
+    REQUIRE(has_mesh("dp=2"));
+    REQUIRE(first.wait_for_lines(metrics, count_lines(metrics) + 10));
+    first.send_to_group(SIGKILL);
+    check_nothing_left(first.wait(5));
+  }
+  Run second(lost.command("dp=3", "200", {"--resume", "memory"}));
+  REQUIRE(second.wait_for_lines(metrics, count_lines(metrics) + 10));
+  CHECK(summary(lost.job.out).at("mesh_at_end") == "dp=2");
+  Run again(lost.job.agent(1));
+  CHECK(has_mesh("dp=3"));
+  const Outcome o = second.wait(150);
+  INFO(o.err);
+  CHECK(o.code == exit_ok);
+  CHECK(told_by(lost.job.out) == told_alone(lost.alone("200")));
+  CHECK(the_loss(lost.job.out)["from"] == "memory");
+  const auto last = incidents_of(lost.job.out).back();
+  REQUIRE(last.value("mesh", "") == "dp=3");
+  CHECK(last["cause"] == "machine " + lost.machines.name(1) + " has joined");
+  CHECK(summary(lost.job.out).at("mesh_at_end") == "dp=3");
+  for (Run* agent : {lost.here.get(), &again}) CHECK(agent->wait().code == exit_ok);
 }
 
 TEST_CASE(
@@ -131,19 +176,57 @@ TEST_CASE(
     if (!lost.machines.ok) return skip(Machines::why_not);
     if (saves) lost.words.insert(lost.words.begin(), {"--checkpoint-every", "10"});
     lost.begin_agents();
+    const std::string metrics = lost.job.out + "/metrics.jsonl";
     {
       Run first(lost.command("dp=2", "150"));
-      REQUIRE(first.wait_for_lines(lost.job.out + "/metrics.jsonl", 40));
+      REQUIRE(first.wait_for_lines(metrics, 40));
       first.send_to_group(SIGKILL);
       check_nothing_left(first.wait(5));
     }
+    const int told = count_lines(metrics);
+    std::ofstream(metrics, std::ios::app) << "{\"step\": 4\n";  // half a line
     for (Run* agent : {lost.here.get(), lost.there.get()}) agent->send_to_group(SIGKILL);
     lost.begin_agents();
     const Outcome o = run(lost.command("dp=2", "150", {"--resume", "memory"}), 60);
     INFO(o.err);
-    CHECK(o.err.find("the agents have kept no whole step of this run") != std::string::npos);
+    CHECK(o.err.find("the agents have kept no whole step of this run: they have kept nothing") != std::string::npos);
     CHECK(o.code == (saves ? exit_ok : exit_checkpoint));
-    if (saves) CHECK(told_by(lost.job.out) == told_alone(lost.alone("150")));
+    if (!saves) continue;
+    CHECK(told_by(lost.job.out) == told_alone(lost.alone("150")));
+    const std::string damaged = "'" + metrics + "' has 1 line that cannot be read, line " + std::to_string(told + 1);
+    CHECK(o.err.find(damaged) != std::string::npos);
+  }
+}
+
+TEST_CASE(
+    "a run whose process is lost with a machine says what is missing, and for how many workers there is no place") {
+  struct Case {
+    std::string mesh;
+    int code;
+    std::string says;
+  };
+  for (const auto& [mesh, code, says] :
+       {Case{"pp=2", exit_checkpoint, "no whole step of this run: a machine that has a part of it is missing"},
+        Case{"dp=4", exit_usage,
+             "the job needs 2 places beside the workers that agents have kept, and its machines have 1"}}) {
+    CAPTURE(mesh);
+    LostCommand lost;
+    if (!lost.machines.ok) return skip(Machines::why_not);
+    lost.job.places = mesh == "dp=4" ? 2 : 1;
+    lost.words.insert(lost.words.begin(), {"--guard-every", "off"});  // no machine has a copy of another one's part
+    lost.begin_agents();
+    Run first(lost.command(mesh, "10000000"));
+    REQUIRE(first.wait_for_lines(lost.job.out + "/metrics.jsonl", 10));
+    lost.there->send_to_group(SIGKILL);
+    first.send_to_group(SIGKILL);
+    check_nothing_left(first.wait(5));
+    lost.job.places = 1;
+    lost.there = std::make_unique<Run>(lost.job.agent(1));
+    const std::vector<std::string> more{"--resume", "memory", "--node-wait", "5"};
+    check_failure(run(lost.command(mesh, "10000000", more)), code, {says});
+    if (code != exit_checkpoint) continue;
+    write_text(lost.job.out + "/metrics.jsonl", "");
+    check_failure(run(lost.command(mesh, "10000000", more)), exit_checkpoint, {"metrics.jsonl' has no line of a step"});
   }
 }
 
@@ -182,7 +265,7 @@ TEST_CASE("kill -9 of the command at random times, over and over, repeats at mos
   CHECK(o.code == exit_ok);
   CHECK(told_by(lost.job.out) ==
         told_alone({"--set", "schedule.batch=8", "--set", "eval.every=0", "--steps", steps}, 300));
-  const auto incidents = incidents_of(lost.job.out);
+  const auto incidents = losses_of(lost.job.out);
   CHECK(std::ssize(incidents) <= kills);  // none of a start that was killed before it had begun
   CHECK(std::ssize(incidents) >= begun);  // of all but the first, and the last one
   for (const auto& incident : incidents) {
@@ -236,7 +319,7 @@ TEST_CASE(
   INFO(o.err);
   CHECK(o.code == exit_ok);
   CHECK(told_by(lost.job.out) == told_alone(lost.alone("150")));
-  CHECK(the_incident(lost.job.out)["from"] == "memory");
+  CHECK(the_loss(lost.job.out)["from"] == "memory");
   CHECK_MESSAGE(read(plan).find("\ndecided     as the run began") != std::string::npos, read(plan));
   for (Run* agent : {lost.here.get(), lost.there.get(), &third}) CHECK(agent->wait().code == exit_ok);
 }
