@@ -224,7 +224,7 @@ TEST_CASE(
   REQUIRE(leader >= 0);
   r.etcd->members[leader]->send_to_group(SIGKILL);
   loses_a_worker();
-  const Outcome o = r.command->wait(120);
+  const Outcome o = r.command->wait(300);
   INFO(o.err);
   CHECK(o.code == exit_ok);
   r.check_end();
