@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <random>
 
 #include "tests/command/on_machines.h"
@@ -183,18 +182,13 @@ TEST_CASE(
       first.send_to_group(SIGKILL);
       check_nothing_left(first.wait(5));
     }
-    const int told = count_lines(metrics);
-    std::ofstream(metrics, std::ios::app) << "{\"step\": 4\n";  // half a line
     for (Run* agent : {lost.here.get(), lost.there.get()}) agent->send_to_group(SIGKILL);
     lost.begin_agents();
     const Outcome o = run(lost.command("dp=2", "150", {"--resume", "memory"}), 60);
     INFO(o.err);
     CHECK(o.err.find("the agents have kept no whole step of this run: they have kept nothing") != std::string::npos);
     CHECK(o.code == (saves ? exit_ok : exit_checkpoint));
-    if (!saves) continue;
-    CHECK(told_by(lost.job.out) == told_alone(lost.alone("150")));
-    const std::string damaged = "'" + metrics + "' has 1 line that cannot be read, line " + std::to_string(told + 1);
-    CHECK(o.err.find(damaged) != std::string::npos);
+    if (saves) CHECK(told_by(lost.job.out) == told_alone(lost.alone("150")));
   }
 }
 
