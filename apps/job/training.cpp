@@ -283,8 +283,7 @@ Status Training::gather(int& code) {
     look_at_kept = [this](std::span<const AgentPort::Joined> agents) {
       if (!decided_) return KeptThere();  // it is not known what the run decided: it may have had another plan
       const auto lines = lines_before();
-      const bool has_copies = plan_.keeps_copies();  // which are of some steps before
-      return kept_plans().look(agents, lines.ok() && !has_copies ? *lines - 1 : 0, !takes_fewer());
+      return kept_plans().look(agents, lines.ok() ? *lines : 0, !takes_fewer());
     };
   auto gathered = open_and_gather(wanted, end_signals_->fd(), look_at_kept);
   const Code failed = gathered.status().code();

@@ -47,8 +47,7 @@ class Connection final : public AgentLink {
 /// or cannot be. A host may have several addresses: each attempt takes the next one. Error (`invalid`): that is no host
 /// and port; (`unavailable`): there is no such host.
 Expected<int> connect_to(const std::string& address, std::size_t attempt = 0);
-/// Error: that is no HOST:PORT, or HOST is an address in digits at which this machine cannot listen, be the port free or
-/// taken.
+/// Error: no HOST:PORT, or an address in digits at which this machine cannot listen, be the port free or taken.
 Status check_own_address(const std::string& address);
 /// A socket that listens at HOST:PORT. Error (`invalid`): that is no host and port; (`io`): of the system.
 Expected<int> listen_at(const std::string& address);

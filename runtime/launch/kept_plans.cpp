@@ -41,19 +41,20 @@ std::optional<KeptPlans::Newest> KeptPlans::newest(std::span<const AgentPort::Jo
   std::optional<Newest> best;
   for (const Known& known : known_) {
     auto kept = newest_kept_as(agents, *known.plan, known.digest, most);
-    const auto rank = [](const KeptRun& k) { return std::pair(k.version, k.of.number); };
+    const auto rank = [](const KeptRun& k) { return std::pair(k.version, k.heard); };
     if (kept && (!best || rank(*kept) > rank(best->run))) best = {*std::move(kept), known.plan};
   }
   return best;
 }
 
-KeptThere KeptPlans::look(std::span<const AgentPort::Joined> agents, std::int64_t least, bool needs_room) {
+KeptThere KeptPlans::look(std::span<const AgentPort::Joined> agents, std::int64_t lines, bool needs_room) {
   const bool know_of_one = std::any_of(agents.begin(), agents.end(), [](const AgentPort::Joined& agent) {
     return agent.joins.kept.of.job != 0 || !agent.joins.kept.states.empty();
   });
   if (!know_of_one) return {};
   const auto kept = newest(agents, std::numeric_limits<std::int64_t>::max());
   if (!kept) return {.has_state = false};
+  const std::int64_t least = kept->plan->keeps_copies() ? 0 : lines - 1;  // copies are of some steps before
   std::int64_t room = 0;
   for (const AgentPort::Joined& agent : agents) room += agent.joins.places;
   return {.has_state = kept->run.version >= least,

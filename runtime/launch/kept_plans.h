@@ -31,9 +31,10 @@ class KeptPlans {
   /// whose agents have heard of the later generation. None: they have none.
   std::optional<Newest> newest(std::span<const AgentPort::Joined> agents, std::int64_t most);
   /// What these agents have. Where one knows of a run whose process is lost, and they have not kept a version together
-  /// that is `least` or a later one, they lack state: another agent, which may only be cut off, has the rest.
+  /// that is as late as they can have (`lines`: steps whose line is written), they lack state: another agent, which may
+  /// only be cut off, has the rest.
   /// `needs_room`: false: the run goes on with fewer places, too.
-  KeptThere look(std::span<const AgentPort::Joined> agents, std::int64_t least, bool needs_room);
+  KeptThere look(std::span<const AgentPort::Joined> agents, std::int64_t lines, bool needs_room);
   /// Whether an agent has kept memory of a plan of the run.
   bool are_of_run(std::span<const AgentPort::Joined> agents);
 

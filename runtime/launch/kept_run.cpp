@@ -75,7 +75,7 @@ std::optional<KeptRun> newest_kept_as(std::span<const AgentPort::Joined> agents,
         [&](std::int64_t v) { return v <= most && remains.sums.count(v) > 0 && (!best || v > best->version); });
     if (newest)
       best = {*newest,      remains.sums.at(*newest), {job, remains.generation}, remains.ranks,
-              remains.left, remains.machines};
+              remains.left, remains.machines,         remains.generation};
   }
   // Agents with nothing that it can use may have heard of a later generation, for another plan, say.
   for (const AgentPort::Joined& agent : agents)

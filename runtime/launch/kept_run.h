@@ -22,6 +22,7 @@ struct KeptRun {
   std::map<PlaceId, Rank> ranks;
   std::map<PlaceId, WholeVersions> left;
   std::map<PlaceId, std::string> machines;  ///< whose agent has it: another one may have kept a place of this number
+  std::uint32_t heard = 0;                  ///< the last generation of which an agent with this memory has heard
 };
 
 /// The places of a job that goes on from it, by rank: those that were kept, and for the other ranks new numbers behind

@@ -39,8 +39,7 @@ void MachineWorld::gather(Process& p) {
   if (p.number > 0) {
     p.kept_plans = std::make_unique<KeptPlans>(p.plan, p.options.identity, p.options.replan);
     look_at_kept = [this, &p](std::span<const JoinedAgent> agents) {
-      const std::int64_t least = plan_.keeps_copies() ? 0 : o_.lines() - 1;  // copies are of some steps before
-      return p.kept_plans->look(agents, least, p.options.replaces);
+      return p.kept_plans->look(agents, o_.lines(), p.options.replaces);
     };
   }
   p.gathering = std::make_unique<Gathering>(p.options.machines, sim_program, look_at_kept, loop_.now_ns());

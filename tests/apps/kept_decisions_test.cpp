@@ -88,7 +88,17 @@ TEST_CASE("a run goes on with the plan that it has decided upon, whatever has be
   CHECK(run.digest_of(again) == run.digest_of(first));
   again.ahead = ChosenAhead{1, false};
   CHECK(run.plan_of(again).pipeline.ahead == 1);
-  run.a.mesh = "dp=4,pp=2";  // for which these machines are too few
+  KeptDecisions two = decided;
+  two.ahead = ChosenAhead{2, true};
+  run.write(two);
+  const auto read = decided_before(run.a);
+  REQUIRE(read);
+  CHECK(*read == two);
+  Prepared ahead = run.prepared(&read->costs);
+  REQUIRE(decide_as(ahead, run.a, *read).ok());
+  CHECK(ahead.ahead == two.ahead);
+  CHECK(decisions_of(run.a, ahead, run.plan_of(first)).ahead == two.ahead);  // not what a plan of none of it has
+  run.a.mesh = "dp=4,pp=2";                                                  // for which these machines are too few
   Prepared larger = run.prepared(&before->costs);
   CHECK_FALSE(decide_as(larger, run.a, *before).ok());
 }
@@ -138,7 +148,16 @@ TEST_CASE("a machine that has too little memory for its workers and their guards
   };
   const std::int64_t without = needs(false), with = needs(true);
   REQUIRE(with > without);
-  p.machines[0].bytes = 1ll << 50;
+  const auto fits = [&](std::vector<std::int64_t> bytes, bool guards) {
+    return *runtime::fits(plan, runtime::MemoryBound(std::move(bytes), guards));
+  };
+  constexpr std::int64_t plenty = 1ll << 50;
+  CHECK(fits({plenty, with}, true));
+  CHECK_FALSE(fits({plenty, with - 1}, true));
+  CHECK(fits({plenty, with - 1}, false));
+  CHECK_FALSE(fits({plenty, without - 1}, false));
+  CHECK(fits({plenty}, true));  // the other machine has no bound
+  p.machines[0].bytes = plenty;
   p.machines[1].bytes = with;
   CHECK(check_memory_of_machines(run.a, p, plan).ok());
   p.machines[1].bytes = with - 1;

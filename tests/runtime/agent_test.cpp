@@ -73,6 +73,7 @@ TEST_CASE("an agent keeps the memory of the plan that it tells of, and a later j
   const PlaceId place{0};
   const auto tell = [&](std::uint32_t generation, bool renews, bool forgets = false) {
     TellPlan order{{7, generation}, {}, {}, renews, "run", {}, forgets};
+    order.widths = {2};
     order.plan = std::make_shared<const std::vector<std::byte>>(encode(ToWorker(PlanBytes{write_plan(plan)})));
     order.hellos.emplace_back(place, Hello{});
     agent.take(order);
@@ -83,6 +84,9 @@ TEST_CASE("an agent keeps the memory of the plan that it tells of, and a later j
   CHECK(processes->named == std::set<std::string>{"0.0", "0.1"});  // the plan has not settled
   const Kept kept = agent.keep(0, 0);
   REQUIRE(kept.places.size() == 1);
+  CHECK(kept.places[0].place == place);
+  CHECK(kept.plan == "run");
+  CHECK(kept.widths == StageWidths{2});
   CHECK(processes->named == std::set<std::string>{"0.1"});
   agent.take(RestartPlace{{7, 3}, place, false});
   tell(4, true);

@@ -184,6 +184,34 @@ TEST_CASE("a lost machine ends a job that asks for no other shape, whatever its 
   }
 }
 
+TEST_CASE("a shape with fewer ranks than machines is given to those that have and guard all of the state together") {
+  ThreePlaces job(
+      nullptr, 1, true, 3, CoordinatorOptions().detect_ns,
+      [](CoordinatorOptions& o) {
+        o.guard_within = guard_within_least;
+        o.replan = [](const Plan&, std::int64_t) -> Expected<ChosenPlan> {
+          return ChosenPlan{std::make_shared<const Plan>(ThreePlaces::make_plan(2, false, 1)), "dp=2", 0, {}};
+        };
+      },
+      {4});
+  job.machines = {{1, 1}, {2, 2}, {3, 3}};
+  for (Rank r = 0; r < 4; ++r) job.hear(r, WorkerAddress{"a"});
+  for (Rank r = 0; r < 4; ++r) job.hear(r, Ready{});
+  for (std::int64_t step = 0; step < 5; ++step) {
+    for (Rank r = 0; r < 4; ++r) job.hear_in_batch(r, job.vote_of(r, step));
+    job.coordinator.turn(0);
+    REQUIRE(job.coordinator.committed() == step + 1);
+  }
+  // Machine 1 guards what place 0 has, and machine 3 what place 2 has: with 1 and 2 a part of the state would be lost.
+  job.ends(0, ProcessEnd::Kind::lost, "worker 0 was lost with machine a");
+  job.coordinator.turn(0);
+  job.leave({1, 2, 3});
+  REQUIRE(job.shapes.size() == 1);
+  CHECK(job.shapes[0] == std::vector<PlaceId>{PlaceId{1}, PlaceId{3}});
+  for (const Rank r : {1, 3}) job.hear(r, WorkerAddress{"a"});
+  CHECK(job.last<Connect>().adopt > 0);
+}
+
 TEST_CASE("what a lost place has guarded is taken from its guard, also where others of its machine live") {
   ThreePlaces job(nullptr, 1, true, 3, CoordinatorOptions().detect_ns,
                   [](CoordinatorOptions& o) { o.guard_within = guard_within_least; });

@@ -313,12 +313,24 @@ TEST_CASE("a job that goes on for one whose process is lost begins with its vers
 
 TEST_CASE("a job that goes on for one whose process is lost, and loses what it began with, ends: it has nothing else") {
   ThreePlaces job(nullptr, 1, false, 3, detects, [&](CoordinatorOptions& o) {
+    wait_ten_seconds(o);
     o.session.first_step = 5;
     o.session.sums = SumState{5, {}, 0};
     o.restore = "";
     o.left = StateLeft{{{PlaceId{0}, Versions{5}}, {PlaceId{1}, Versions{5}}, {PlaceId{2}, Versions{5}}},
                        "it was lost"};
   });
+  SUBCASE("a machine of it is lost before its first step, and waited for") {
+    job.machines = {{2, 1}, {3, 2}};
+    job.all_hold({5});
+    job.ends(2, ProcessEnd::Kind::lost, "worker 2 was lost with machine b");
+    job.coordinator.turn(0);
+    job.coordinator.add_place(PlaceId{3}, 0);
+    job.leave({0, 1});
+    CHECK_FALSE(job.coordinator.over());
+    CHECK(job.coordinator.waits_for_places());
+    return;
+  }
   job.enter();
   job.down(1, 0, true);
   job.all_hold({5});
@@ -367,7 +379,25 @@ TEST_CASE(
     CHECK(job.filled.size() == (comes ? 0 : 1));
     for (const Rank r : {0, 1, comes ? 2 : 3}) job.hear(r, WorkerAddress{"a"}, own.return_ns);
     CHECK(job.last<Connect>().adopt == (comes ? 3 : -1));
+    CHECK(job.killed.empty());  // the one that takes the rank has not been silent
   }
+}
+
+TEST_CASE("a job whose machines guard for each other gets another plan, of which each part is guarded again") {
+  ThreePlaces job(nullptr, 1, false, 3, detects, [](CoordinatorOptions& o) {
+    wait_ten_seconds(o);
+    o.guard_within = guard_within_least;
+  });
+  job.machines = {{0, 0}, {1, 1}, {2, 2}, {3, 3}};
+  job.enter();
+  for (std::int64_t step = 0; step < 5; ++step) job.commit(step);
+  job.ends(2, ProcessEnd::Kind::lost, "worker 2 was lost with machine c");
+  job.coordinator.turn(0);
+  job.leave({0, 1});
+  job.coordinator.add_place(PlaceId{3}, ms);
+  job.coordinator.turn(ms);
+  CHECK(job.filled.empty());
+  CHECK(job.shapes.size() == 1);
 }
 
 TEST_CASE("a place that has said garbage does not come back with what lies in its memory") {

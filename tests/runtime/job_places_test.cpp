@@ -229,6 +229,7 @@ TEST_CASE("only a place that takes the rank of a lost one hears of it, and what 
   CHECK(told[0].hellos[0].first == spare);
   CHECK(told[0].hellos[0].second.rank == 1);
   CHECK(told[0].hellos[0].second.neighbours == 3);
+  CHECK(told[0].widths == StageWidths{3});
   job.say(MemoryRenewed{spare, "new"});
   CHECK(job.places.memory_of(spare) == "new");
   job.say(MemoryRenewed{spare, "newer"});  // for another plan
@@ -247,7 +248,8 @@ TEST_CASE("drills are told with the first plan, and not with another one") {
   OtherMachine b(places, 1);
   const PlaceId place = places.start();
   places.tell_plan(plan, std::span(&place, 1), {7, 1});
-  places.reshape(plan, std::span(&place, 1), {7, 2});
+  SUBCASE("another plan") { places.reshape(plan, std::span(&place, 1), {7, 2}); }
+  SUBCASE("its rank is another place's") { places.fill(plan, std::span(&place, 1), std::span(&place, 1), {7, 2}); }
   CoordinatorOptions c;
   c.session.steps = 1;
   Coordinator coordinator(plan, c, nullptr, places);
@@ -260,7 +262,6 @@ TEST_CASE("drills are told with the first plan, and not with another one") {
   CHECK(told[0].hellos.at(0).second.injections.size() == 1);
   CHECK(told[1].hellos.at(0).second.injections.empty());
   CHECK(told[1].renews_memory);
-  CHECK_FALSE(told[1].forgets_memory);
 }
 
 TEST_CASE("a job that goes on starts the ranks that no agent has kept where the others of their group are") {
@@ -289,6 +290,22 @@ TEST_CASE("a spare that dies, and a place that is lost for good, leave room, onc
   CHECK(job.places.room() == 1);
   job.coordinator->dismiss(spare);
   CHECK(job.places.room() == 1);
+}
+
+TEST_CASE(
+    "agents of a job that does not begin are told why, and may ask again; of one that is over they are told nothing") {
+  OfOne job;
+  SUBCASE("it does not begin") {
+    job.places.let_go(Status(Code::unavailable, "no room"));
+    const auto told = job.b->heard<Refused>();
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].why == "the job does not begin: no room");
+    CHECK(told[0].for_now);
+  }
+  SUBCASE("it is over") {
+    job.places.let_go();
+    CHECK(job.b->heard<Refused>().empty());
+  }
 }
 
 TEST_CASE("an agent that cannot do what it is told is lost with its machine once the job runs, and ends it before") {
@@ -322,6 +339,16 @@ TEST_CASE("an agent that cannot do what it is told is lost with its machine once
   if (runs) {
     CHECK(job.coordinator->state().last_incident.find("was lost with machine b: " + why.message()) !=
           std::string::npos);
+    const auto fails_again = [&](const std::string& name) {
+      OtherMachine again(job.places, 4, name);
+      again.say(job.places, *job.coordinator, AgentFailed{why});
+      job.coordinator->turn(0);
+      return job.coordinator->over();
+    };
+    CHECK_FALSE(fails_again("b"));
+    CHECK_FALSE(fails_again("c"));  // another one
+    CHECK(fails_again("b") ==
+          !job.coordinator->has_begun());  // the third time before the job has begun: it would again
   } else {
     const JobResult result = job.coordinator->take_result();
     CHECK(result.exit_code == exit_worker);

@@ -107,7 +107,7 @@ TEST_CASE("where two agents have kept a place of the same number, it is that of 
 TEST_CASE("agents lack state where they know of a run and have not all of a version, and not where they know of none") {
   ThreeAgents three;
   KeptPlans plans(std::make_shared<const Plan>(three.plan), "run", {});
-  const auto lack = [&](std::int64_t least = 0) { return !plans.look(three.agents, least, true).has_state; };
+  const auto lack = [&](std::int64_t lines = 0) { return !plans.look(three.agents, lines, true).has_state; };
   CHECK_FALSE(lack());
   Joins& fresh = three.add({}, 0, 0);
   fresh.kept.states.clear();
@@ -115,18 +115,41 @@ TEST_CASE("agents lack state where they know of a run and have not all of a vers
   Joins& idle = three.add({}, 0, 0);
   CHECK(lack());  // it has, without a place
   idle.kept.states.clear();
+  CHECK_FALSE(lack());
+  idle.kept.of.job = 9;
+  CHECK(lack());  // it has heard of the run, and of no step
+  idle.kept.of.job = 0;
   three.add({kept(0, 0, {6}), kept(1, 1, {6})});
   CHECK(lack());
   CHECK(plans.are_of_run(three.agents));
   three.add({kept(2, 2, {6})});
   CHECK_FALSE(lack());
-  CHECK_FALSE(lack(6));
-  CHECK(lack(7));  // the run has come further
+  CHECK_FALSE(lack(7));  // the process was lost before it had told of the step, or after
+  CHECK(lack(8));        // the run has come further
+}
+
+TEST_CASE("copies that are some steps old lack nothing") {
+  ThreeAgents three;
+  CompileOptions o;
+  o.stages = stage_meshes({3});
+  o.zero = 1;
+  o.keeps_copies = true;
+  auto compiled = compile(mlp::graph(mlp::ops(), {}), o);
+  REQUIRE_MESSAGE(compiled.ok(), compiled.status().message());
+  const Plan copied = *std::move(compiled);
+  REQUIRE(copied.keeps_copies());
+  KeptPlans plans(std::make_shared<const Plan>(copied), "run", {});
+  three.add({kept(0, 0, {6}), kept(1, 1, {6}), kept(2, 2, {6})}).kept.plan = digest_of_plan(copied, "run");
+  CHECK(plans.look(three.agents, 9, true).has_state);
 }
 
 TEST_CASE("agents that have kept memory of another shape of the run are gone on with, as it, by the newest version") {
   ThreeAgents three;
   const auto two = std::make_shared<const Plan>(ThreePlaces::make_plan(2, false, 1));
+  Joins& liar = three.add({kept(0, 0, {9}), kept(1, 1, {9})}, 6);
+  liar.kept.plan = "of another run";
+  liar.kept.widths = {2};
+  for (const std::int64_t version : {5, 9}) liar.kept.states.emplace_back(version, ThreeAgents::state_of(version));
   int replanned = 0;
   KeptPlans plans(std::make_shared<const Plan>(three.plan), "run", [&](const StageWidths& dp) -> Expected<Plan> {
     ++replanned;
@@ -137,19 +160,26 @@ TEST_CASE("agents that have kept memory of another shape of the run are gone on 
   Joins& later = three.add({kept(0, 0, {6, 7}), kept(1, 1, {6})}, 5);
   later.kept.plan = digest_of_plan(*two, "run");
   later.kept.widths = {2};
-  const auto newest = plans.newest(three.agents, 100);
+  auto newest = plans.newest(three.agents, 100);
   REQUIRE(newest);
   CHECK(newest->run.version == 6);
   CHECK(widths_of(*newest->plan) == StageWidths{2});
+  three.agents.erase(three.agents.begin());
   CHECK(plans.look(three.agents, 6, true).of_other_shape);
   CHECK(plans.look(three.agents, 6, true).has_room);
-  later.places = 1;
+  three.agents[0].joins.places = 1;
   CHECK_FALSE(plans.look(three.agents, 6, true).has_room);
   CHECK(plans.look(three.agents, 6, false).has_room);
   CHECK(plans.are_of_run(three.agents));
   three.add({kept(0, 0, {5}), kept(1, 1, {5}), kept(2, 2, {5})}, 4);  // of the first shape, and older
   CHECK(plans.newest(three.agents, 100)->run.version == 6);
   CHECK(widths_of(*plans.newest(three.agents, 5)->plan) == StageWidths{3});
+  for (KeptPlace& place : three.agents.back().joins.kept.places) place.left = {6};  // and as new
+  newest = plans.newest(three.agents, 100);
+  CHECK(widths_of(*newest->plan) == StageWidths{2});  // of which the agents have heard last
+  CHECK(newest->run.of.number == 5);
+  three.agents.back().joins.kept.of.number = 7;
+  CHECK(widths_of(*plans.newest(three.agents, 100)->plan) == StageWidths{3});
   Joins& foreign = three.add({kept(0, 0, {9})}, 6);
   foreign.kept.plan = "of another run";
   foreign.kept.widths = {1};

@@ -33,7 +33,9 @@ struct SharedStore {
   bool goes_silent = false;            // and the store answers no more then
   std::vector<std::uint32_t> history;  // generations, as they were stored
   bool withdrawn = false;
-  int keeps = 0;  // calls of keep_lead()
+  int keeps = 0;                // calls of keep_lead()
+  std::int64_t every_ms = 20;   // keep_every_ms()
+  std::int64_t answers_in = 0;  // milliseconds that keep_lead() takes
 
   template <class F>
   auto locked(F f) {
@@ -67,12 +69,15 @@ class OneStore final : public Store {
     return away();
   }
   Expected<bool> keep_lead() override {
+    const bool kept = s_.locked([&] { return s_.lives == leader_; });
+    if (const auto slow = s_.locked([&] { return s_.answers_in; }); slow > 0)
+      ::usleep(static_cast<useconds_t>(slow) * 1000);
     const std::lock_guard lock(s_.mutex);
     if (s_.silent) return away();
     ++s_.keeps;
-    return s_.lives == leader_;
+    return kept;
   }
-  std::int64_t keep_every_ms() const override { return 20; }
+  std::int64_t keep_every_ms() const override { return s_.every_ms; }
   bool tells_of_loss() const override { return true; }
   Status wait_for_change(std::int64_t, std::int64_t) override { return {}; }
   Status withdraw() override {
@@ -102,7 +107,8 @@ struct Process {
   Status take(const std::string& address) const { return lead->take(address, -1); }
   /// Waits for news until `done`, for ten seconds at most.
   bool hears(const std::function<bool()>& done) const {
-    for (int i = 0; i < 1000 && !done(); ++i) {
+    for (int i = 0; i < 1000; ++i) {
+      if (done()) return true;
       pollfd news{lead->fd(), POLLIN, 0};
       ::poll(&news, 1, 10);
     }
@@ -507,6 +513,7 @@ TEST_CASE("the answer to a call that was under way is none for who asks meanwhil
 
 TEST_CASE("a process surely leads for a while after its store has said so, and not while it says nothing or another") {
   SharedStore store;
+  store.every_ms = 200;
   const Process p(store, 5);
   CHECK_FALSE(p.lead->surely_leads());
   REQUIRE(p.take("a:1").ok());
@@ -523,6 +530,28 @@ TEST_CASE("a process surely leads for a while after its store has said so, and n
     for (int i = 0; i < 1000 && p.lead->surely_leads(); ++i) ::usleep(10'000);
     CHECK_FALSE(p.lead->surely_leads());
   }
+}
+
+TEST_CASE("a process that heard of its lease long after it had asked does not surely lead") {
+  SharedStore store;
+  store.answers_in = 100;  // a lease is renewed each 20 ms, and is sure for twice that since the store was asked
+  const Process p(store, 5);
+  REQUIRE(p.take("a:1").ok());
+  ::usleep(100'000);  // so long the claim itself, which was quick, is sure
+  REQUIRE(p.hears([&] { return store.locked([&] { return store.keeps >= 1; }); }));
+  for (int i = 0; i < 60; ++i, ::usleep(5'000)) CHECK_FALSE(p.lead->surely_leads());
+}
+
+TEST_CASE("a process that does not hear its store surely leads for less than a lease") {
+  SharedStore store;
+  store.every_ms = 200;  // a third of a lease
+  const Process p(store, 5);
+  REQUIRE(p.take("a:1").ok());
+  bool was_sure = false;
+  CHECK(p.hears([&] { return was_sure = was_sure || p.lead->surely_leads(); }));
+  store.locked([&] { store.silent = true; });
+  ::usleep(700'000);
+  CHECK_FALSE(p.lead->surely_leads());
 }
 
 TEST_CASE("a lead is not taken whose claim is of another run of that name, whether its leader lives or not") {

@@ -78,8 +78,9 @@ TEST_CASE(
   machines.count = 2;
   machines.wait_s = 60;
   KeptThere there;
+  int looks = 0;
   Gathering gathering(
-      machines, "program", [&](std::span<const JoinedAgent>) { return there; }, 0);
+      machines, "program", [&](std::span<const JoinedAgent>) { return ++looks, there; }, 0);
   const auto join = [&](const std::string& name, std::int64_t now_ns) {
     Joins joins;
     joins.machine = name;
@@ -102,8 +103,79 @@ TEST_CASE(
     there.of_other_shape = true;
     CHECK_FALSE(*gathering.done(11 * second_ns - 1));
     CHECK(*gathering.done(11 * second_ns));
+    CHECK(*gathering.done(12 * second_ns));
+    CHECK(looks == 1);  // what agents have kept is looked at as they join
+  }
+  SUBCASE("fewer, without all of its state") {
+    there.has_state = false, there.of_other_shape = true;
+    CHECK_FALSE(*gathering.done(59 * second_ns));
+  }
+  SUBCASE("fewer, without room for it") {
+    there.has_room = false, there.of_other_shape = true;
+    CHECK_FALSE(*gathering.done(59 * second_ns));
   }
   SUBCASE("as many as it began with") { CHECK_FALSE(*gathering.done(59 * second_ns)); }
+}
+
+TEST_CASE("a machine whose processor makes other bits is refused for good, as a job gathers and when it runs") {
+  using troupe::test::StubLink;
+  using troupe::test::StubMachine;
+  const auto late = [](StubMachine& machine) {
+    Joins joins{"late", 1, "program", "", "h", {}};
+    joins.numbers = "y";
+    return JoinedAgent{std::make_unique<StubLink>(machine), "peer", std::move(joins)};
+  };
+  const auto said = [](const StubMachine& machine) {
+    REQUIRE(machine.to_agent.size() == 1);
+    auto order = decode_to_agent(machine.to_agent[0]);
+    REQUIRE(order.ok());
+    return *std::move(order);
+  };
+  const auto check_refused = [&](const StubMachine& machine) {
+    const auto order = said(machine);
+    REQUIRE(std::holds_alternative<Refused>(order));
+    const auto& refused = std::get<Refused>(order);
+    CHECK_MESSAGE(refused.why.find("makes other bits of the same values than machine machine0") != std::string::npos,
+                  refused.why);
+    CHECK_FALSE(refused.for_now);
+  };
+  const Plan plan = plan_of_replicas(2);
+  for (const bool mixed : {false, true}) {
+    CAPTURE(mixed);
+    StubMachine joins, gathers, first;
+    troupe::test::StubMachines all(plan, 2, 1, mixed);
+    REQUIRE(all.coordinator().runs());
+    JoinedAgent one = late(joins);
+    all.job().take_joined(one);
+    JobMachines machines;
+    machines.count = 2;
+    machines.mixed_hardware = mixed;
+    Gathering gathering(machines, "program", {}, 0);
+    Joins joined{"machine0", 1, "program", "", "h", {}};
+    joined.numbers = "x";
+    gathering.take({std::make_unique<StubLink>(first), "peer", std::move(joined)}, 0);
+    gathering.take(late(gathers), 0);
+    if (mixed) {
+      CHECK(std::holds_alternative<Welcome>(said(joins)));
+      CHECK(*gathering.done(1));
+    } else {
+      check_refused(joins);
+      check_refused(gathers);
+      CHECK_FALSE(*gathering.done(1));
+    }
+  }
+}
+
+TEST_CASE("agents of a job that does not begin are told why, and may ask again") {
+  troupe::test::StubMachine machine;
+  std::vector<JoinedAgent> joined;
+  joined.push_back({std::make_unique<troupe::test::StubLink>(machine), "peer", Joins{"a", 1, "program", "", "h", {}}});
+  turn_away(joined, Status(Code::unavailable, "1 of 2 machines have joined"));
+  REQUIRE(machine.to_agent.size() == 1);
+  const auto order = decode_to_agent(machine.to_agent[0]);
+  REQUIRE((order.ok() && std::holds_alternative<Refused>(*order)));
+  CHECK(std::get<Refused>(*order).why == "the job does not begin: 1 of 2 machines have joined");
+  CHECK(std::get<Refused>(*order).for_now);
 }
 
 TEST_CASE(

@@ -371,6 +371,23 @@ TEST_CASE("in the simulated store, too, a lead is taken when its lease has ended
   CHECK(store.given_to(1) == 0);
 }
 
+TEST_CASE(
+    "a transaction that comes late to the simulated store is done where nothing has come between, else not at all") {
+  SimStore store(3 * lease_ns, true);
+  const auto one = test::claim_of(1, 1);
+  store.advance_late(0, one, true, 0);
+  REQUIRE(store.read(0));
+  CHECK(store.read(0)->claim == one);
+  store.advance_late(0, one, true, 2 * lease_ns);  // once more
+  CHECK(store.ends_ns() == 3 * lease_ns);
+  store.advance_late(1, test::claim_of(2, 1), true, 2 * lease_ns);  // a lease keeps it out
+  CHECK(store.read(2 * lease_ns)->claim.leader == 1);
+  store.advance_late(1, test::claim_of(1, 2), false, 4 * lease_ns);  // it leads no more
+  CHECK(store.given_to(2) == 0);
+  store.advance_late(1, test::claim_of(1, 2), false, 2 * lease_ns);
+  CHECK(store.given_to(2) == 1);
+}
+
 TEST_CASE("a store whose compare-and-set does not compare gives a generation to two leaders, and says so") {
   SimStore store(lease_ns, false);
   REQUIRE(store.advance(0, test::claim_of(1, 1), true, 0));

@@ -81,8 +81,10 @@ class StubLink final : public AgentLink {
 /// Brings a job of `plan` together on so many machines, until it runs.
 class StubMachines {
  public:
-  StubMachines(const Plan& plan, int machines, std::int32_t places) : machines_(static_cast<std::size_t>(machines)) {
+  StubMachines(const Plan& plan, int machines, std::int32_t places, bool mixed_hardware = false)
+      : machines_(static_cast<std::size_t>(machines)) {
     options_.machines.count = machines;
+    options_.machines.mixed_hardware = mixed_hardware;
     options_.recovers = true;
     options_.session.steps = 4;
     Gathering gathering(options_.machines, "program", {}, clock_.now_ns());
@@ -95,6 +97,7 @@ class StubMachines {
           },
           [](ProcessObserver& observer) { return std::make_unique<StubProcesses>(observer); });
       Joins joins{"machine" + std::to_string(m), places, "program", "", "host" + std::to_string(m), {}};
+      joins.numbers = "x";
       gathering.take({std::make_unique<StubLink>(machine), "peer", std::move(joins)}, clock_.now_ns());
     }
     must(gathering.done(clock_.now_ns()).status());
@@ -108,6 +111,7 @@ class StubMachines {
   }
   const std::vector<StubMachine>& machines() const { return machines_; }
   const Coordinator& coordinator() const { return job_->coordinator(); }
+  RunningJob& job() { return *job_; }
 
  private:
   static void must(const Status& s) {

@@ -192,8 +192,8 @@ Ending check_machines(const CompiledScenario& c, const MachinesRun& run, Violati
   if (job.exit_code == exit_do_not_requeue && (hits > incidents_in_a_row_max || count_of(run, Kind::apart) > 0))
     return Ending::gave_up;
   // Asked to end, it has told its agents so, and could not tell the store: another agent tries to lead it in vain.
-  if (job.exit_code == exit_worker && count_of(run, Kind::interrupt) > 0 &&
-      job.status.message().find("machines have joined within") != std::string::npos)
+  if (job.exit_code == exit_worker && count_of(run, Kind::interrupt) > 0 && c.scenario().lease_ms > 0 &&
+      run.out.processes.size() > 1 && job.status.message().find("machines have joined within") != std::string::npos)
     return Ending::interrupted;
   const bool begun = run.out.processes.size() > 1 || run.out.processes[0].first_generation > 0;
   if (job.exit_code == exit_worker && !begun && store_lost && job.status.message() == "the store does not answer")
