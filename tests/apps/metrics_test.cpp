@@ -146,6 +146,19 @@ TEST_CASE("ME-1: a file that was moved, or in whose place another one lies, is n
   CHECK(writer->in_place().message() == "'" + path + "' was moved or replaced while the run wrote it");
 }
 
+TEST_CASE("ME-1: a file that seemed to be gone and was there since is not gone when it seems so once more") {
+  test::TempDir dir;
+  const auto path = dir / "metrics.jsonl";
+  auto writer = MetricsWriter::open(path);
+  REQUIRE(writer.ok());
+  for (int i = 0; i < 3; ++i) {
+    std::filesystem::rename(path, dir / "elsewhere");
+    CHECK(writer->in_place().ok());
+    std::filesystem::rename(dir / "elsewhere", path);
+    CHECK(writer->in_place().ok());
+  }
+}
+
 TEST_CASE("a pipe in the place of metrics.jsonl is refused, not waited for") {
   test::TempDir dir;
   REQUIRE(::mkfifo((dir / "metrics.jsonl").c_str(), 0600) == 0);
