@@ -169,14 +169,15 @@ TEST_CASE("a run trains on while its store is away, waits for it after a loss, a
   const int away_s = chosen ? std::atoi(chosen) : 3;
   StoredRun r;
   if (!r.has_etcd()) return;
-  r.steps[1] = std::to_string(120 + 100 * away_s);  // a step takes 10 ms at least
+  r.links = slow_links(20);  // a step takes 40 ms at least
+  r.steps[1] = std::to_string(80 + 25 * away_s);
   r.begin(3);
   for (const int i : {0, 1}) r.etcd->members[i]->send_to_group(SIGSTOP);
   const int first = count_lines(r.metrics);
   ::sleep(static_cast<unsigned>(away_s));
   const int steps = count_lines(r.metrics) - first;
   MESSAGE(steps << " steps in " << away_s << " s without a store");
-  CHECK(steps > 4 * away_s);
+  CHECK(steps > 2 * away_s);
   REQUIRE(r.has_lines(first + 15));
   const auto workers = r.agents[0]->workers();
   REQUIRE(workers.size() == 1);
@@ -202,7 +203,8 @@ TEST_CASE(
     "a loss is recovered from while a member of the store is cut off, and while another one, etcd's leader, is gone") {
   StoredRun r;
   if (!r.has_etcd()) return;
-  r.steps[1] = "1500";
+  r.links = slow_links(20);  // a step takes 40 ms at least
+  r.steps[1] = "250";
   r.first_member = 2;  // on machine 3
   for (const int i : {0, 1}) r.begin_agent(i);
   r.command = std::make_unique<Run>(r.train_on(0, {}));  // on machine 3 is a member of etcd, and nothing else
