@@ -1,4 +1,6 @@
 # Compiler settings and the two functions with which every folder declares itself.
+include(GNUInstallDirs)
+
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -30,7 +32,8 @@ endif()
 add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers)
 add_library(troupe_flags INTERFACE)
 target_compile_features(troupe_flags INTERFACE cxx_std_20)   # a project that builds on the libraries needs it for their headers
-target_include_directories(troupe_flags INTERFACE "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
+target_include_directories(troupe_flags INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<BUILD_INTERFACE:${PROJECT_BINARY_DIR}>")
+target_include_directories(troupe_flags SYSTEM INTERFACE "$<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>")   # <troupe/...>
 if(TROUPE_SANITIZE STREQUAL "thread")
   # GCC warns of every atomic_thread_fence in the libraries' headers: ThreadSanitizer does not see fences.
   target_compile_options(troupe_flags INTERFACE -fsanitize=thread -Wno-tsan)
@@ -47,11 +50,26 @@ if(CMAKE_GENERATOR STREQUAL "Ninja")
   add_compile_options(-fdiagnostics-color=always)
 endif()
 
+# troupe_exports(TARGET ...): what an installed library consists of (cmake/Install.cmake): troupe_NAME is Troupe::NAME.
+function(troupe_exports)
+  foreach(target IN LISTS ARGN)
+    string(REGEX REPLACE "^troupe_" "" name "${target}")
+    set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+    if(NOT target STREQUAL "troupe_flags")
+      add_library(Troupe::${name} ALIAS ${target})
+    endif()
+    install(TARGETS ${target} EXPORT Troupe INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+  endforeach()
+endfunction()
+
+troupe_exports(troupe_flags)
+
 # troupe_library(NAME [SOURCES ...] [USES ...]): a static library of this folder.
 function(troupe_library name)
   cmake_parse_arguments(A "" "" "SOURCES;USES;PRIVATE_USES" ${ARGN})
   add_library(${name} STATIC ${A_SOURCES})
   target_link_libraries(${name} PUBLIC troupe_flags ${A_USES} PRIVATE ${A_PRIVATE_USES})
+  troupe_exports(${name})
 endfunction()
 
 # troupe_test(NAME FOLDER USES ... [OPTIMISED] [SERIAL]): one doctest binary of all *.cpp in tests/FOLDER, each file a test;

@@ -7,10 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "devices/base/philox.h"
-#include "kernels/rules.h"
-#include "runtime/compile/compile.h"
-#include "runtime/launch/app.h"
+#include <troupe/troupe.h>
 
 using namespace troupe;
 using namespace troupe::runtime;

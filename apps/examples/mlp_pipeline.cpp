@@ -3,9 +3,7 @@
 #include <cstdio>
 #include <sstream>
 
-#include "devices/base/philox.h"
-#include "runtime/compile/compile.h"
-#include "runtime/launch/app.h"
+#include <troupe/troupe.h>
 
 using namespace troupe;
 using namespace troupe::runtime;

@@ -2,8 +2,7 @@
 // `Whole` reads all of it on both (B). The all-gather between them is a boxing that the plan shows.
 #include <cstdio>
 
-#include "runtime/compile/compile.h"
-#include "runtime/launch/app.h"
+#include <troupe/troupe.h>
 
 using namespace troupe;
 using namespace troupe::runtime;
