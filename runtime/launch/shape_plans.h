@@ -35,10 +35,11 @@ class ShapePlans {
   /// Ends what is under way, with the shape that is tried.
   void stop() { stopped_ = true; }
 
-  /// Begins to choose for a job of plan `before` that has so many places left. `tells`: warns where there is no shape.
+  /// Begins to choose for a job of plan `before` that has so many places left, once for each shape and number. `tells`:
+  /// warns where there is no shape.
   void prepare(const Plan& before, std::int64_t places, Stream& stream, bool tells) {
     auto chosen = std::make_shared<std::promise<Expected<ChosenPlan>>>();
-    if (!ahead_.emplace(std::pair(&before, places), chosen->get_future().share()).second) return;
+    if (!ahead_.emplace(std::pair(widths_of(before), places), chosen->get_future().share()).second) return;
     Task task;
     task.name = "plans for the loss of a worker";
     task.work = [this, plan = std::make_shared<const Plan>(before), places, chosen, tells](Parallel&) {
@@ -65,7 +66,7 @@ class ShapePlans {
   /// As choose_shape, on the stream.
   std::shared_future<Expected<ChosenPlan>> chosen(const Plan& before, std::int64_t places, Stream& stream) {
     prepare(before, places, stream, false);
-    return ahead_.at({&before, places});
+    return ahead_.at({widths_of(before), places});
   }
   /// The same; waits for it.
   Expected<ChosenPlan> choose(const Plan& before, std::int64_t places, Stream& stream) {
@@ -76,7 +77,9 @@ class ShapePlans {
   std::atomic<bool> stopped_ = false;
   const Replan replan_;
   const std::function<std::int64_t(const Plan&)> room_;
-  std::map<std::pair<const Plan*, std::int64_t>, std::shared_future<Expected<ChosenPlan>>> ahead_;
+  /// By the shape that runs and the places that are left: a job comes back to a shape again and again, each time with
+  /// another copy of its plan.
+  std::map<std::pair<StageWidths, std::int64_t>, std::shared_future<Expected<ChosenPlan>>> ahead_;
 };
 
 }  // namespace troupe::runtime

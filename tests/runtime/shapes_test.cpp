@@ -109,6 +109,8 @@ TEST_CASE("plans for the next loss are compiled once, ahead, and none by the thr
   CHECK(compiled == static_cast<int>(shapes_for(p, 3).size()));
   ahead = false;
   CHECK(plans.choose(p, 3, *stream)->shape == first->shape);
+  const Plan again = kept_plan(like);  // a job that comes back to its shape
+  CHECK(plans.choose(again, 3, *stream)->plan == first->plan);
   ahead = true;
   CHECK(plans.choose(p, 2, *stream).ok());  // which was not prepared
   plans.stop();
