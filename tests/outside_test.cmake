@@ -87,7 +87,7 @@ endif()
 run("two_actors.cpp does not run" ./my_app)
 says("two_actors.cpp" "step 2: sum = 1612\n")
 run("the installed command does not run" "${SCRATCH}/prefix/bin/troupe" plan "${SCRATCH}/prefix/share/troupe/configs/lm-tiny.toml")
-says("the installed command" "lm-tiny")
+says("the installed command" "peak memory per device")
 
 file(WRITE "${project}/main.cpp" "${program}")
 run("the program of docs/applications.md does not build" ninja)

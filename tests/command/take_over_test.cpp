@@ -147,7 +147,7 @@ TEST_CASE("a leader that thaws once another one has finished the run leaves the 
   for (std::string line; std::getline(lines, line);)
     if (const auto step = nlohmann::json::parse(line); step.value("step", 0) > 0 && step.contains("step_ms"))
       longest_ms = std::max(longest_ms, step["step_ms"].get<double>());
-  const double pause_s = 1 + std::max(10.0, 0.2 * longest_ms);
+  const double pause_s = 1 + std::clamp(0.2 * longest_ms, 10.0, 40.0);
   const auto files = [&] { return read(r.job.out + "/run.json") + read(r.job.out + "/loss.svg"); };
   const auto has_finished = [&] { return files().find("\"status\": \"finished\"") != std::string::npos; };
   int waited = 0;
