@@ -1,4 +1,4 @@
-# Compiler settings and the two functions with which every folder declares itself.
+# Compiler settings and the functions with which every folder declares itself.
 include(GNUInstallDirs)
 
 set(CMAKE_CXX_STANDARD 20)

@@ -38,10 +38,11 @@ Status check_access(const StoreOptions& options, const StoreUrl& url) {
   return {};
 }
 
-/// Error: a file with a certificate or a key that this process cannot read. libcurl would not name it.
-Status check_readable(const std::string& path, const char* option_is) {
+/// Error: a file with a certificate or a key that this process cannot read: said as the store is opened, not by the
+/// first call, which a run makes on a thread of its own.
+Status check_readable(const std::string& path, const char* what) {
   if (path.empty() || ::access(path.c_str(), R_OK) == 0) return {};
-  return invalid(fmt::format("{}: {}: expected a file with {} (PEM)", path, std::strerror(errno), option_is));
+  return invalid(fmt::format("{}: {}: expected a file with {} (PEM)", path, std::strerror(errno), what));
 }
 
 Expected<std::string> password_in(const std::string& path) {

@@ -78,7 +78,7 @@ struct StoredRun {
   /// The run has ended in order, as one without losses.
   void check_end(std::size_t first_agent = 0) {
     for (std::size_t i = first_agent; i < agents.size(); ++i) {
-      const Outcome o = agents[i]->wait(120);
+      const Outcome o = agents[i]->wait(300);
       INFO(o.err);
       CHECK(o.code == exit_ok);
       check_nothing_left(o);
