@@ -16,6 +16,9 @@ using namespace runtime;
 
 namespace {
 
+/// The part of the time of a place that its guards may take, with --guard-every auto.
+constexpr double guard_share = 0.02;
+
 /// -1: it is no number.
 std::int64_t number_in(const std::string& text) {
   std::int64_t n = -1;
@@ -23,17 +26,25 @@ std::int64_t number_in(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() ? n : -1;
 }
 
-/// Seconds until a version is copied and sent, of the place that takes longest. The costs are those of the machines:
-/// what places of one machine share is divided there.
-double guard_seconds(const Plan& plan, const GuardLayout& layout) {
+/// What a guard takes, of the place that takes longest. The costs are those of the machines: what places of one machine
+/// share is divided there.
+struct GuardTime {
+  double work_s = 0;   ///< in which it is copied, and through the link
+  double whole_s = 0;  ///< until it is delivered
+};
+
+GuardTime guard_time(const Plan& plan, const GuardLayout& layout) {
   const LinkCost& link = plan.costs.inter_node;
-  double seconds = 0;
+  GuardTime time;
   for (Rank r = 0; r < plan.workers(); ++r) {
-    const auto bytes = static_cast<double>(layout.part(r).slot_bytes);
+    const std::int64_t slot = layout.part(r).slot_bytes;
+    const auto bytes = static_cast<double>(slot);
     const double copy_s = 2 * bytes / plan.costs.memory_bytes_per_s;  // read and written
-    seconds = std::max(seconds, copy_s + link.delivery_s(layout.part(r).slot_bytes) + bytes / link.alone_bytes_per_s());
+    const double work_s = copy_s + bytes / link.alone_bytes_per_s();
+    time.work_s = std::max(time.work_s, work_s);
+    time.whole_s = std::max(time.whole_s, work_s + link.delivery_s(slot));
   }
-  return seconds;
+  return time;
 }
 
 }  // namespace
@@ -50,9 +61,14 @@ GuardChoice choose_guards(const JobArguments& a, const Plan& plan, double step_s
   for (Rank r = 0; r < plan.workers(); ++r) machines.push_back(plan.costs.node(r));
   GuardChoice out;
   const GuardLayout layout(plan, machines);
-  const double seconds = guard_seconds(plan, layout);
-  const auto steps = std::max<std::int64_t>(1, std::llround(std::ceil(seconds / std::max(step_s, 1e-9))));
-  out.within = a.guard_every == "auto" ? 2 * steps : number_in(a.guard_every);
+  const GuardTime time = guard_time(plan, layout);
+  const auto steps_of = [step_s](double s) {
+    return std::max<std::int64_t>(1, std::llround(std::ceil(s / std::max(step_s, 1e-9))));
+  };
+  // Twice the predicted time: a guard that is late holds a vote.
+  out.window_most = 2 * steps_of(time.whole_s) - 1;
+  const std::int64_t every = steps_of(time.work_s / guard_share);
+  out.within = a.guard_every == "auto" ? every + std::min(every - 1, out.window_most) + 1 : number_in(a.guard_every);
   if (!needs_guards(plan, machines)) {  // but other machines may have to take the workers
     if (a.guard_every != "auto")
       out.warning = fmt::format(
@@ -62,14 +78,17 @@ GuardChoice choose_guards(const JobArguments& a, const Plan& plan, double step_s
   }
   std::int64_t bytes = 0;
   for (Rank r = 0; r < plan.workers(); ++r) bytes = std::max(bytes, layout.bytes(r));
-  const GuardRule rule = guard_within(out.within);
+  const GuardRule rule = guard_within(out.within, out.window_most);
   out.summary = fmt::format("guards: a machine that is lost for good takes back {} at most",
                             counted(out.within, "step"));
   out.text = fmt::format(
       "guards      a machine that is lost for good takes back {} at most: every {} a version is copied and sent to the "
-      "next machine,\n            whole within {}; predicted {} of steps of {}; memory {} a worker, beside the above\n",
+      "next machine,\n            whole within {}; predicted to take {} of each {} of steps; memory {} a worker, "
+      "beside the "
+      "above\n",
       counted(out.within, "step"), rule.every == 1 ? "step" : counted(rule.every, "step"),
-      counted(rule.window + 1, "step"), human_seconds(seconds), human_seconds(step_s), human_bytes(bytes));
+      counted(rule.window + 1, "step"), human_seconds(time.work_s),
+      human_seconds(step_s * static_cast<double>(rule.every)), human_bytes(bytes));
   return out;
 }
 

@@ -466,6 +466,7 @@ JobOptions Training::options() {
   o.recovers = recovery->on();
   o.session.copy_every = recovery->copy_every;
   o.guard_within = guards_.within;
+  o.guard_window_most = guards_.window_most;
   o.detect_budget_ms = a_.detect_budget_ms;
   if (o.recovers) {
     o.grace_s = a_.grace_s;

@@ -133,7 +133,7 @@ StateHome Coordinator::home_with(const std::function<std::optional<PlaceId>(Rank
 
 GuardRule Coordinator::guard_rule() const {
   if (options_.guard_within == 0 || !options_.recovers || !plan_->keeps_version()) return {};
-  GuardRule rule = guard_within(options_.guard_within);
+  GuardRule rule = guard_within(options_.guard_within, options_.guard_window_most);
   for (const PlaceId place : options_.places) rule.machines.push_back(sink_.machine_of(place));
   return needs_guards(*plan_, rule.machines) ? rule : GuardRule{};
 }

@@ -153,6 +153,8 @@ struct CoordinatorOptions {
   /// most when it is lost (CO-8 guards): guard_within_least or more; 0: nothing is guarded. Of a plan that keeps
   /// versions.
   std::int64_t guard_within = 0;
+  /// Steps beside the first in which a guard must be whole, at most: 0 or more.
+  std::int64_t guard_window_most = std::numeric_limits<std::int64_t>::max();
   int spares = 0;       ///< places without a rank that a planned change does not dismiss
   std::string restore;  ///< folder of the checkpoint to begin from; empty: initial values
   /// A place whose process has ended gets another one; false: it is gone for good. REQUIRES `replan` then.

@@ -273,6 +273,8 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
   if (options.guard_within != 0 && options.guard_within < guard_within_least)
     return invalid(fmt::format("JobOptions::guard_within is {}: expected {} or more, or 0 for none",
                                options.guard_within, guard_within_least));
+  if (options.guard_window_most < 0)
+    return invalid(fmt::format("JobOptions::guard_window_most is {}: expected 0 or more", options.guard_window_most));
   if (!options.replaces && (!options.recovers || !options.replan))
     return invalid(
         "JobOptions::replaces is false: set `recovers`, and `replan`, which compiles a plan for fewer workers");

@@ -101,6 +101,7 @@ struct JobOptions {
   std::shared_ptr<const Plan> wanted;
   /// CoordinatorOptions::guard_within, of a job on several machines that recovers, whose plan keeps versions.
   std::int64_t guard_within = 0;
+  std::int64_t guard_window_most = std::numeric_limits<std::int64_t>::max();  ///< CoordinatorOptions::guard_window_most
   int spares = 0;  ///< workers that are started beside those of the plan, and take the place of one that is gone
   /// Where other processes ask the job what it does, and to go on in another shape (JobSocket); empty: nowhere.
   std::string socket;

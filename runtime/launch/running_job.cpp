@@ -21,6 +21,7 @@ CoordinatorOptions coordinator_options(const JobOptions& o, const Plan& plan) {
   c.recovers = o.recovers;
   c.spares = o.spares;
   c.guard_within = o.guard_within;
+  c.guard_window_most = o.guard_window_most;
   c.detect_ns = std::int64_t{o.detect_budget_ms} * 1'000'000;
   c.grace_ns = std::int64_t{o.grace_s} * 1'000'000'000;
   c.restore = o.checkpoint.restore;

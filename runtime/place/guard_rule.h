@@ -9,7 +9,9 @@
 //         `window`: that version stays until a later one is as whole.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace troupe::runtime {
@@ -35,10 +37,11 @@ struct GuardRule {
 
 /// A job that loses a machine repeats so many steps at most, and no fewer can be promised than this.
 inline constexpr std::int64_t guard_within_least = 2;
-/// The rule with which at most `steps` are repeated, and a guard has as many of them as it can have to be whole. Of
-/// these steps one is that whose votes prove the guard whole. Without machines. REQUIRES: steps >= guard_within_least.
-inline GuardRule guard_within(std::int64_t steps) {
-  const std::int64_t window = (steps - guard_within_least) / 2;
+/// The rule with which at most `steps` are repeated. Of these steps one is that whose votes prove a guard whole; of the
+/// others a guard has as many as it can have, but `window_most`, to be whole. Without machines. REQUIRES: steps >=
+/// guard_within_least, window_most >= 0.
+inline GuardRule guard_within(std::int64_t steps, std::int64_t window_most = std::numeric_limits<std::int64_t>::max()) {
+  const std::int64_t window = std::min((steps - guard_within_least) / 2, window_most);
   return {steps - 1 - window, window, {}};
 }
 

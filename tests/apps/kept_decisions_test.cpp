@@ -190,6 +190,35 @@ TEST_CASE("a plan may use what each of its machines has, and not what the machin
   CHECK(here->by_machine.empty());
 }
 
+TEST_CASE("guards of auto take a fiftieth of the steps at most, and are promised as early as they are surely whole") {
+  Begun run;
+  run.a.mesh = "dp=2";
+  run.a.zero = 1;
+  const runtime::Plan plan = run.plan_of(run.on({{"b", 1}, {"c", 1}}));
+  std::int64_t count = 0;
+  for (const auto& param : plan.params) count += elements(plan.tensors[param.tensor].shape);
+  // Each machine sends half of the parameters and of both moments.
+  const double link_s = 6 * static_cast<double>(count) / plan.costs.inter_node.alone_bytes_per_s();
+  for (const double step_s : {1.0, 0.1, 0.01, 0.001, 0.0001}) {
+    CAPTURE(step_s);
+    const GuardChoice guards = choose_guards(run.a, plan, step_s);
+    const runtime::GuardRule rule = runtime::guard_within(guards.within, guards.window_most);
+    const double between_s = static_cast<double>(rule.every) * step_s;
+    CHECK(between_s >= 50 * link_s);
+    CHECK(between_s <= step_s + 150 * link_s);  // with the copy, which reads and writes, and the latency
+    const double whole_s = static_cast<double>(rule.window + 1) * step_s;
+    const double latency_s =
+        plan.costs.inter_node.latency_s;  // takes nothing from the steps, but time until it is whole
+    if (rule.window < rule.every - 1) CHECK(whole_s >= 2 * (link_s + latency_s));
+    CHECK(whole_s <= 2 * (step_s + latency_s) + 6 * link_s);
+  }
+  CHECK(choose_guards(run.a, plan, 1000).within == runtime::guard_within_least);
+  run.a.guard_every = "9";  // a number keeps its promise, with fewer guards
+  const GuardChoice nine = choose_guards(run.a, plan, 1000);
+  CHECK(nine.within == 9);
+  CHECK(runtime::guard_within(nine.within, nine.window_most).every == 7);
+}
+
 TEST_CASE("guards that are asked for, and that no machine needs, are told of") {
   Begun run;
   run.a.mesh = "dp=2";

@@ -74,12 +74,16 @@ void check_as_if_nothing_had_happened(const Guarded& one, const Guarded& whole) 
 
 }  // namespace
 
-TEST_CASE("the rule of guards keeps its promise of steps, and gives a guard as many of them as it can have") {
-  for (std::int64_t steps = guard_within_least; steps < 40; ++steps) {
+TEST_CASE(
+    "the rule of guards keeps its promise of steps, and gives a guard as many of them as it can have, or may have") {
+  const auto with_window = [](std::int64_t steps, std::optional<std::int64_t> most) {
     CAPTURE(steps);
-    const GuardRule rule = guard_within(steps);
-    CHECK(rule.every > rule.window);       // a guard is whole before the next one begins
-    CHECK(rule.every <= rule.window + 2);  // and no step is given away
+    CAPTURE(most.value_or(-1));
+    const GuardRule rule = most ? guard_within(steps, *most) : guard_within(steps);
+    CHECK(rule.every > rule.window);               // a guard is whole before the next one begins
+    CHECK(rule.every + rule.window + 1 == steps);  // no step is given away ...
+    if (!most || *most > rule.window) CHECK(rule.every <= rule.window + 2);  // ... and a guard has what it can have
+    if (most) CHECK(rule.window <= *most);
     for (const std::int64_t first : {0, 7}) {
       GuardedVersions guards;
       guards.begin(rule, first);
@@ -96,6 +100,10 @@ TEST_CASE("the rule of guards keeps its promise of steps, and gives a guard as m
         CHECK(newest->version + 2 * rule.every > committed - 1);
       }
     }
+  };
+  for (std::int64_t steps = guard_within_least; steps < 40; ++steps) {
+    with_window(steps, {});
+    for (const std::int64_t most : {0, 1, 3, 100}) with_window(steps, most);
   }
 }
 
