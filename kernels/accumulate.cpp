@@ -16,6 +16,7 @@ Inferred infer_accumulate(Types in, const Attrs&) {
 
 std::vector<OpDef> accumulate_ops() {
   OpDef op{.name = "accumulate", .inputs = 1, .outputs = 1, .infer = infer_accumulate};
+  op.attributes = {integer_attribute("unit")};
   op.signatures = [split = elementwise(1, 1)](Types in, const Attrs& attrs) {
     auto table = split(in, attrs);
     table.push_back(row({Sbp::P()}, {Sbp::P()}));

@@ -17,6 +17,7 @@ Status add_gradient(GradContext& g) {
 
 std::vector<OpDef> add_ops() {
   OpDef op{.name = "add", .inputs = 2, .outputs = 1, .infer = one_shape("add", 2, "two tensors of one shape")};
+  op.attributes = {integer_attribute("unit")};
   op.signatures = [split = elementwise(2, 1)](Types in, const Attrs& attrs) {
     auto table = split(in, attrs);
     table.push_back(row({Sbp::P(), Sbp::P()}, {Sbp::P()}));

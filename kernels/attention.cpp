@@ -50,6 +50,7 @@ OpCost attention_cost(double products, const TensorType& q, Types in, Types out)
 
 std::vector<OpDef> attention_ops() {
   OpDef forward{.name = "attention", .inputs = 3, .outputs = 2, .infer = infer_attention};
+  forward.attributes = {integer_attribute("head_dim")};
   forward.signatures = [](Types in, const Attrs& attrs) {
     const HeadSplit h(in[0], in[1], attrs);
     std::vector<Signature> table;
@@ -63,6 +64,7 @@ std::vector<OpDef> attention_ops() {
   forward.cpu = cpu::attention;
 
   OpDef grad{.name = "attention_grad", .inputs = 6, .outputs = 3, .infer = infer_attention_grad};
+  grad.attributes = {integer_attribute("head_dim")};
   grad.signatures = [](Types in, const Attrs& attrs) {
     const HeadSplit h(in[1], in[2], attrs);
     std::vector<Signature> table;

@@ -40,6 +40,7 @@ Status check_position(const Call& call) {
 
 std::vector<OpDef> attention_cached_ops() {
   OpDef op{.name = "attention_cached", .inputs = 4, .outputs = 1, .infer = infer_attention_cached};
+  op.attributes = {integer_attribute("head_dim"), integer_attribute("window")};
   op.signatures = [](Types in, const Attrs& attrs) {
     const HeadSplit h(in[0], in[1], attrs);
     std::vector<Signature> table = {row({h.q, h.kv, h.kv, Sbp::B()}, {h.q})};

@@ -32,6 +32,7 @@ Status bias_gradient(GradContext& g) {
 
 std::vector<OpDef> bias_ops() {
   OpDef forward{.name = "bias_add", .inputs = 2, .outputs = 1, .infer = infer_add};
+  forward.attributes = {integer_attribute("unit")};
   forward.signatures = [](Types in, const Attrs& attrs) {
     const int d = rank(in[0]) - 1;
     const auto n = attrs.integer("unit", 1);
@@ -46,6 +47,7 @@ std::vector<OpDef> bias_ops() {
   forward.cpu = cpu::bias_add;
 
   OpDef grad{.name = "bias_grad", .inputs = 1, .outputs = 1, .infer = infer_bias_grad};
+  grad.attributes = {integer_attribute("unit")};
   grad.signatures = [](Types in, const Attrs& attrs) {
     const int d = rank(in[0]) - 1;
     const auto n = attrs.integer("unit", 1);

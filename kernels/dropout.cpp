@@ -26,6 +26,7 @@ Status dropout_gradient(GradContext& g) {
 
 std::vector<OpDef> dropout_ops() {
   OpDef op{.name = "dropout", .inputs = 1, .outputs = 1, .infer = infer_dropout};
+  op.attributes = {real_attribute("p"), integer_attribute("unit")};
   op.random = true;
   op.signatures = [split = elementwise(1, 1)](Types in, const Attrs& attrs) {
     auto table = split(in, attrs);

@@ -40,6 +40,7 @@ Status embedding_gradient(GradContext& g) {
 std::vector<OpDef> embedding_ops() {
   using S = Sbp;
   OpDef forward{.name = "embedding", .inputs = 2, .outputs = 1, .infer = infer_embedding};
+  forward.attributes = {integer_attribute("unit")};
   forward.signatures = [](Types, const Attrs& a) {
     std::vector<Signature> table;
     add_rows(table, 0, 2, "sb", "s");
@@ -53,6 +54,7 @@ std::vector<OpDef> embedding_ops() {
   forward.cpu = cpu::embedding;
 
   OpDef grad{.name = "embedding_grad", .inputs = 2, .outputs = 1, .infer = infer_embedding_grad};
+  grad.attributes = {integer_attribute("rows"), integer_attribute("unit")};
   grad.signatures = [](Types, const Attrs& a) {
     std::vector<Signature> table;
     add_rows(table, 0, 2, "ss", "p");

@@ -68,6 +68,8 @@ double num(std::int64_t x) { return static_cast<double>(x); }
 
 std::vector<OpDef> linear_ops() {
   OpDef y{.name = "linear", .inputs = 2, .outputs = 1, .infer = infer_linear};
+  y.attributes = {integer_attribute("unit"), integer_attribute("subunit"), integer_attribute("in_unit"),
+                  integer_attribute("in_subunit")};
   y.signatures = [](Types in, const Attrs& a) {
     const int d = rank(in[0]) - 1;
     std::vector<Signature> table;
@@ -86,6 +88,8 @@ std::vector<OpDef> linear_ops() {
   y.cpu = cpu::linear;
 
   OpDef dx{.name = "linear_dx", .inputs = 2, .outputs = 1, .infer = infer_linear_dx};
+  dx.attributes = {integer_attribute("unit"), integer_attribute("subunit"), integer_attribute("in_unit"),
+                   integer_attribute("in_subunit")};
   dx.signatures = [](Types in, const Attrs& a) {
     const int d = rank(in[0]) - 1;
     std::vector<Signature> table;
@@ -101,6 +105,8 @@ std::vector<OpDef> linear_ops() {
   dx.cpu = cpu::linear_dx;
 
   OpDef dw{.name = "linear_dw", .inputs = 2, .outputs = 1, .infer = infer_linear_dw};
+  dw.attributes = {integer_attribute("unit"), integer_attribute("subunit"), integer_attribute("in_unit"),
+                   integer_attribute("in_subunit")};
   dw.signatures = [](Types in, const Attrs& a) {
     const int d = rank(in[0]) - 1;
     std::vector<Signature> table;

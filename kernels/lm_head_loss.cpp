@@ -92,6 +92,7 @@ OpCost lm_head_loss_cost(double products, Types in, Types out) {
 
 std::vector<OpDef> lm_head_loss_ops() {
   OpDef stats{.name = "lm_head_stats", .inputs = 3, .outputs = 1, .infer = infer_stats};
+  stats.attributes = {integer_attribute("groups")};
   stats.signatures = [](Types in, const Attrs& attrs) {
     std::vector<Signature> table;
     for (int d = 0; d < 2; ++d) table.push_back(row({S::S(d), S::B(), S::S(d)}, {S::S(d + 1)}));
@@ -104,6 +105,7 @@ std::vector<OpDef> lm_head_loss_ops() {
   stats.cpu = cpu::lm_head_stats;
 
   OpDef loss{.name = "lm_head_loss", .inputs = 4, .outputs = 2, .infer = infer_lm_head_loss};
+  loss.attributes = {integer_attribute("groups"), real_attribute("scale")};
   loss.signatures = [](Types in, const Attrs& attrs) {
     std::vector<Signature> table;
     for (int d = 0; d < 2; ++d) table.push_back(row({S::S(d + 1), S::S(d), S::B(), S::S(d)}, {S::P(), S::S(d)}));
@@ -118,6 +120,7 @@ std::vector<OpDef> lm_head_loss_ops() {
   loss.cpu = cpu::lm_head_loss;
 
   OpDef grad{.name = "lm_head_loss_grad", .inputs = 4, .outputs = 2, .infer = infer_lm_head_loss_grad};
+  grad.attributes = {integer_attribute("groups"), real_attribute("scale")};
   grad.signatures = [](Types in, const Attrs& attrs) {
     std::vector<Signature> table;
     add_rows(table, 0, 2, "sbss", "sp");

@@ -31,6 +31,7 @@ Status mse_loss_gradient(GradContext& g) {
 
 std::vector<OpDef> mse_loss_ops() {
   OpDef loss{.name = "mse_loss", .inputs = 2, .outputs = 1, .infer = infer_mse_loss};
+  loss.attributes = {real_attribute("scale"), integer_attribute("unit")};
   loss.signatures = [](Types in, const Attrs& attrs) {
     std::vector<Signature> table;
     add_rows(table, 0, rank(in[0]), "ss", "p", rank(in[0]) - 1, attrs.integer("unit", 1));
@@ -45,6 +46,7 @@ std::vector<OpDef> mse_loss_ops() {
   loss.cpu = cpu::mse_loss;
 
   OpDef grad{.name = "mse_loss_grad", .inputs = 2, .outputs = 1, .infer = infer_mse_loss_grad};
+  grad.attributes = {real_attribute("scale"), integer_attribute("unit")};
   grad.signatures = elementwise(2, 1);
   grad.cost = per_element(2);
   grad.cpu = cpu::mse_loss_grad;

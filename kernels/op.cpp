@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "devices/base/check.h"
 
 namespace troupe::kernels {
@@ -49,6 +51,31 @@ Status OpSet::add(OpDef op) {
   if (ops_.count(op.name)) return invalid("op '" + op.name + "' is registered twice: choose another name");
   auto name = op.name;
   ops_.emplace(std::move(name), std::move(op));
+  return {};
+}
+
+Status check_attributes(const OpDef& op, const Attrs& attrs) {
+  using Kind = Attribute::Kind;
+  const auto name_of = [](Kind kind) {
+    constexpr const char* names[] = {"an integer", "a number", "a text", "a list of integers"};
+    return names[static_cast<std::size_t>(kind)];
+  };
+  constexpr Kind kinds[] = {Kind::integer, Kind::real, Kind::text, Kind::list};  // in the order of Attr
+  std::vector<Attribute> has = op.attributes;
+  if (op.random) has.push_back(text_attribute("rng"));
+  for (const auto& [name, value] : attrs.all()) {
+    const auto it = std::find_if(has.begin(), has.end(), [&](const Attribute& a) { return a.name == name; });
+    if (it == has.end()) {
+      std::string known;
+      for (const Attribute& a : has) known += (known.empty() ? "" : ", ") + a.name;
+      return invalid(fmt::format("attribute '{}' is unknown to op '{}': it has {} (OpDef::attributes)", name, op.name,
+                                 known.empty() ? "none" : known));
+    }
+    const Kind kind = kinds[value.index()];
+    if (kind != it->kind && !(kind == Kind::integer && it->kind == Kind::real))
+      return invalid(
+          fmt::format("attribute '{}' of op '{}' is {}: expected {}", name, op.name, name_of(kind), name_of(it->kind)));
+  }
   return {};
 }
 

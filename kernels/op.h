@@ -40,6 +40,16 @@ class Attrs {
   std::map<std::string, Attr> map_;
 };
 
+/// An attribute that an op reads.
+struct Attribute {
+  enum class Kind : std::uint8_t { integer, real, text, list };
+  std::string name;
+  Kind kind = Kind::integer;
+};
+inline Attribute integer_attribute(std::string name) { return {std::move(name), Attribute::Kind::integer}; }
+inline Attribute real_attribute(std::string name) { return {std::move(name), Attribute::Kind::real}; }
+inline Attribute text_attribute(std::string name) { return {std::move(name), Attribute::Kind::text}; }
+
 /// Logical type of a tensor.
 struct TensorType {
   DType dtype = DType::f32;
@@ -145,6 +155,8 @@ struct OpCost {
 struct OpDef {
   std::string name;
   int inputs = 1, outputs = 1;
+  /// All attributes that it reads: a graph refuses others, by name. That of `random` need not be among them.
+  std::vector<Attribute> attributes = {};
   /// Shape rule: output types, or an error that says which input is wrong and what was expected.
   std::function<Expected<std::vector<TensorType>>(std::span<const TensorType> in, const Attrs&)> infer;
   /// Legal layouts along one axis. All-broadcast is always legal and need not be listed. Empty function: no other.
@@ -184,9 +196,13 @@ struct OpDef {
   std::function<void(const Call&)> cpu;
 };
 
+/// Of the attributes that a caller gives to the op. Error: one that it does not have, or of another kind (an integer is
+/// a real, too), with those that it has.
+Status check_attributes(const OpDef& op, const Attrs& attrs);
+
 /// Of the rows that OpDef::signatures returns for these types. Error: a row that has not a layout for each input and
 /// output, or that splits a dim which the tensor does not have, by its number and argument. Whether what a row says of
-/// the values is true is the op's promise: `tests/kernels/sbp_test.cpp` shows how it is tested.
+/// the values is true is the op's promise: check_op (kernels/check_op.h) tries it.
 Status check_signatures(const OpDef& op, std::span<const TensorType> in, std::span<const TensorType> out,
                         const Attrs& attrs);
 

@@ -17,6 +17,7 @@ Status relu_gradient(GradContext& g) {
 
 std::vector<OpDef> relu_ops() {
   OpDef forward{.name = "relu", .inputs = 1, .outputs = 1, .infer = one_shape("relu", 1)};
+  forward.attributes = {integer_attribute("unit")};
   forward.signatures = elementwise(1, 1);
   forward.gradient = relu_gradient;
   forward.cost = per_element(1);
@@ -24,6 +25,7 @@ std::vector<OpDef> relu_ops() {
 
   OpDef grad{
       .name = "relu_grad", .inputs = 2, .outputs = 1, .infer = one_shape("relu_grad", 2, "dy and y of one shape")};
+  grad.attributes = {integer_attribute("unit")};
   grad.signatures = [split = elementwise(2, 1)](Types in, const Attrs& attrs) {
     auto table = split(in, attrs);
     table.push_back(row({Sbp::P(), Sbp::B()}, {Sbp::P()}));  // linear in dy

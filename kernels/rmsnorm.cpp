@@ -46,6 +46,7 @@ Status rmsnorm_gradient(GradContext& g) {
 
 std::vector<OpDef> rmsnorm_ops() {
   OpDef y{.name = "rmsnorm", .inputs = 2, .outputs = 2, .infer = infer_rmsnorm};
+  y.attributes = {real_attribute("eps")};
   y.signatures = rows_split("sb", "ss");
   y.gradient = rmsnorm_gradient;
   y.cost = per_element(4);

@@ -51,6 +51,8 @@ std::vector<Signature> signatures(const Attrs& attrs) {
 
 std::vector<OpDef> rope_ops() {
   OpDef op{.name = "rope", .inputs = 1, .outputs = 1, .infer = infer_rope};
+  op.attributes = {integer_attribute("head_dim"), integer_attribute("inverse"), integer_attribute("unit"),
+                   real_attribute("theta")};
   op.signatures = [](Types, const Attrs& attrs) { return signatures(attrs); };
   op.gradient = rope_gradient;
   op.cost = per_element(3);

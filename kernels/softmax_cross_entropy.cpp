@@ -40,6 +40,7 @@ Status softmax_cross_entropy_gradient(GradContext& g) {
 
 std::vector<OpDef> softmax_cross_entropy_ops() {
   OpDef loss{.name = "softmax_cross_entropy", .inputs = 2, .outputs = 2, .infer = infer_softmax_cross_entropy};
+  loss.attributes = {real_attribute("scale")};
   loss.signatures = rows_split("ss", "ps");
   loss.gradient = softmax_cross_entropy_gradient;
   loss.cost = per_element(20);
@@ -50,6 +51,7 @@ std::vector<OpDef> softmax_cross_entropy_ops() {
 
   OpDef grad{
       .name = "softmax_cross_entropy_grad", .inputs = 3, .outputs = 1, .infer = infer_softmax_cross_entropy_grad};
+  grad.attributes = {real_attribute("scale")};
   grad.signatures = rows_split("sss", "s");
   grad.cost = per_element(18);
   grad.cpu = cpu::softmax_cross_entropy_grad;

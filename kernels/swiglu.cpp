@@ -31,12 +31,14 @@ Status swiglu_gradient(GradContext& g) {
 
 std::vector<OpDef> swiglu_ops() {
   OpDef forward{.name = "swiglu", .inputs = 2, .outputs = 1, .infer = infer_swiglu};
+  forward.attributes = {integer_attribute("unit")};
   forward.signatures = elementwise(2, 1);
   forward.gradient = swiglu_gradient;
   forward.cost = per_element(25);
   forward.cpu = cpu::swiglu;
 
   OpDef grad{.name = "swiglu_grad", .inputs = 3, .outputs = 2, .infer = infer_swiglu_grad};
+  grad.attributes = {integer_attribute("unit")};
   grad.signatures = elementwise(3, 2);
   grad.cost = per_element(30);
   grad.cpu = cpu::swiglu_grad;

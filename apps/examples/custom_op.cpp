@@ -3,9 +3,10 @@
 // `gain`, y[r, c] = x[r, c] * s[c], has a parameter, and `gain_grad` adds the parameter's gradient up itself with
 // put_terms, which stores an exact sum or f32, as its output needs.
 // Here y = gain(x * (W x), s) learns the target 3 x * x. The loss and the hash at the end are the same for any dp
-// (argument 1).
+// (argument 1) and ZeRO (argument 2). `custom_op check` tries what the three ops promise.
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
 #include <troupe/troupe.h>
 
@@ -85,11 +86,22 @@ struct Data final : actors::UserActor {  // x is random, t = 3 x * x
   }
 };
 
+int check(const OpSet& ops) {
+  const TensorType rows{DType::f32, {6, 8}}, row{DType::f32, {8}};
+  const std::pair<std::string, OpSample> samples[] = {
+      {"multiply", {{rows, rows}}}, {"gain", {{rows, row}}}, {"gain_grad", {{rows, rows}}}};
+  for (const auto& [name, sample] : samples)
+    if (const Status s = check_op(ops, name, sample); !s.ok())
+      return std::fprintf(stderr, "%s\n", s.message().c_str()), EXIT_FAILURE;
+  return EXIT_SUCCESS;
+}
+
 int main(int argc, char** argv) {
   App app;
   app.actor<Data>("data");
   for (const auto& op : {multiply(), gain(), gain_grad()})
     if (!app.op(op).ok()) return exit_usage;
+  if (argc > 1 && argv[1] == std::string("check")) return check(app.ops());
   app.serve_if_worker(argc, argv);
 
   Graph g(app.ops());

@@ -42,7 +42,7 @@ bool AxisSearch::alike_ops(std::size_t then, std::size_t now, std::size_t end) c
     const Value u = x.out[o], v = y.out[o];
     const Tensor &s = g_.tensors()[u], &t = g_.tensors()[v];
     const bool read = last_reader_[u] >= 0;
-    if (s.type != t.type || s.hint != t.hint || needs_grad_[u] != needs_grad_[v] ||
+    if (s.type != t.type || s.hint != t.hint || s.required != t.required || needs_grad_[u] != needs_grad_[v] ||
         last_reader_[v] != (read ? last_reader_[u] + on : -1))
       return false;
   }

@@ -133,6 +133,33 @@ void AxisSearch::find_ops() {
   blocks_.push_back(ops_.size());
 }
 
+/// Whether a row leaves each output as Graph::require asks.
+bool AxisSearch::as_required(const Node& n, const Signature& row) const {
+  for (std::size_t o = 0; o < n.out.size(); ++o) {
+    const Tensor& t = g_.tensors()[n.out[o]];
+    if (t.required && axis_ < t.hint->size() && !same_parts((*t.hint)[axis_], row.out[o], t.type.shape, places(n)))
+      return false;
+  }
+  return true;
+}
+
+/// What each row does of an op of which none is as required.
+std::string AxisSearch::why_not_required(const Node& n) const {
+  std::string text, wanted;
+  for (std::size_t o = 0; o < n.out.size(); ++o)
+    if (const Tensor& t = g_.tensors()[n.out[o]]; t.required && axis_ < t.hint->size())
+      wanted += fmt::format("{}'{}' in {}", wanted.empty() ? "" : " and ", t.name, to_string((*t.hint)[axis_]));
+  const auto taken = model_rows(g_, n);
+  for (const Signature& row : op_rows(g_, n)) {
+    const bool divides_samples = std::find(taken.begin(), taken.end(), row) == taken.end();
+    text += fmt::format(
+        "\n  ({}) -> ({}){}", to_string(row.in), to_string(row.out),
+        divides_samples ? ": divides samples (dim 0 of what is made for each microbatch), as dp does" : "");
+  }
+  return fmt::format("op '{}' ({}): no row of its SBP table leaves {} on axis '{}', as is required (Graph::require):{}",
+                     n.name, n.op, wanted, axis_name(n), text);
+}
+
 /// The rows of an op's table on this axis; of another node the one row that its ports ask for.
 std::vector<AxisSearch::Signature> AxisSearch::rows(const Node& n, std::int32_t index) const {
   const Signature whole{std::vector<Sbp>(n.in.size(), Sbp::B()), std::vector<Sbp>(n.out.size(), Sbp::B())};
@@ -147,6 +174,7 @@ std::vector<AxisSearch::Signature> AxisSearch::rows(const Node& n, std::int32_t 
   }
   if (places(n) == 1) return {whole};
   auto table = model_rows(g_, n);
+  std::erase_if(table, [&](const Signature& row) { return !as_required(n, row); });
   if (allowed_) std::erase_if(table, [&](const Signature& row) { return !allowed_(index, axis_, row); });
   return table;
 }
@@ -162,6 +190,7 @@ Status AxisSearch::search(std::size_t op, std::vector<StatePtr>& states) const {
       if (!best || made->cost < best->cost) best = std::move(made);
     }
   const Node& n = node(op);
+  if (tables_[op].empty() && !allowed_) return invalid(why_not_required(n));
   if (next.empty() && n.kind != Node::Kind::op)
     return invalid(
         fmt::format("'{}' does not read its parameters as other ops or hints have them on axis '{}': give "

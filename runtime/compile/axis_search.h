@@ -71,6 +71,8 @@ class AxisSearch {
   std::string axis_name(const Node& n) const { return plan_.meshes[units_[n.unit].mesh].axes[axis_].name; }
   void find_ops();
   std::vector<Signature> rows(const Node& n, std::int32_t index) const;
+  bool as_required(const Node& n, const Signature& row) const;
+  std::string why_not_required(const Node& n) const;
   Status search(std::size_t op, std::vector<StatePtr>& states) const;
   StatePtr step(const StatePtr& s, std::size_t op, const Signature& sig) const;
   double work_s(std::size_t op, double split) const;

@@ -162,6 +162,10 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
          "' may run its microbatches at several places: make it stateful (ProgramSpec::stateful)");
     return std::vector<Value>(8, 0);
   }
+  if (const Status s = kernels::check_attributes(*def, attrs); !s.ok()) {
+    fail("op '" + name + "': " + s.message());
+    return std::vector<Value>(8, 0);
+  }
   auto out = def->infer(types, attrs);
   if (!out.ok()) {
     fail("op '" + name + "': " + out.status().message());
@@ -263,22 +267,26 @@ void Graph::report(const std::string& name, Value v) {
   nodes_.push_back(std::move(n));
 }
 
-void Graph::hint(Value v, NdSbp sbp) {
-  if (!status_.ok() || !check_values("hint(" + troupe::to_string(sbp) + ")", {v})) return;
+void Graph::hint(Value v, NdSbp sbp) { set_layout("hint", v, std::move(sbp), false); }
+
+void Graph::require(Value v, NdSbp sbp) { set_layout("require", v, std::move(sbp), true); }
+
+void Graph::set_layout(const std::string& caller, Value v, NdSbp sbp, bool required) {
+  if (!status_.ok() || !check_values(caller + "(" + troupe::to_string(sbp) + ")", {v})) return;
   Tensor& t = tensors_[v];
   const Node& maker = nodes_[t.node];
   const std::string where = fmt::format("'{}', value '{}'", maker.name, t.name);
   if (maker.kind == Node::Kind::actor)
     return fail(
-        fmt::format("{}: a hint says where an op should leave a value; the layout of an actor's output is "
-                    "PortType::sbp of its port",
-                    where));
+        fmt::format("{}: {}() says where an op leaves a value; the layout of an actor's output is PortType::sbp of "
+                    "its port",
+                    where, caller));
   if (maker.kind == Node::Kind::feed)
-    return fail(fmt::format("{}: a hint says where an op should leave a value; a feed is whole at every place", where));
+    return fail(fmt::format("{}: {}() says where an op leaves a value; a feed is whole at every place", where, caller));
   if (is_param(v) && std::any_of(sbp.begin(), sbp.end(), [](const Sbp& s) { return s.is_partial(); }))
     return fail(fmt::format("{}: a parameter is no partial sum, so its layout ({}) is none that it may have", where,
                             troupe::to_string(sbp)));
-  if (check_hint(where, sbp, t.type)) t.hint = std::move(sbp);
+  if (check_hint(where, sbp, t.type)) t.hint = std::move(sbp), t.required = required;
 }
 
 bool lists_report(const Attrs& attrs, const std::string& name) {

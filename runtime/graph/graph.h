@@ -79,6 +79,7 @@ struct Tensor {
   Rate rate = Rate::microbatch;
   std::int32_t node = -1;  ///< producer
   std::optional<NdSbp> hint;
+  bool required = false;                  ///< the hint is more than one: Graph::require
   Value gradient_of = kernels::no_value;  ///< the value of which this is the gradient, or a term of it
 };
 
@@ -149,6 +150,10 @@ class Graph {
   /// Error: an output of an actor (see PortType::sbp), a feed; a layout that splits what the value does not have; P of
   /// a parameter.
   void hint(Value v, NdSbp sbp);
+  /// As hint(), but required: of the op's SBP table no row is taken that leaves the value otherwise. compile() refuses
+  /// where none is left, with all that there are, or none that fits the parameters as other ops read them. Errors as
+  /// of hint().
+  void require(Value v, NdSbp sbp);
   /// A value that the session sends, once per microbatch (a token, a command). `after` names a report of the
   /// same program (report(), or an actor's attribute "reports"): the session sends microbatch m + 1 when microbatch m
   /// has reported it; the first `at_once` microbatches (a prompt) wait for no report. Where the actor runs at several
@@ -195,6 +200,7 @@ class Graph {
   bool check_type(const std::string& what, const TensorType& type, std::int64_t least = 0);
   /// Fails if `sbp` splits a dim that a tensor of this type does not have, or in a unit below 1. `port` begins the
   /// message.
+  void set_layout(const std::string& caller, Value v, NdSbp sbp, bool required);
   bool check_hint(const std::string& port, const NdSbp& sbp, const TensorType& type);
   /// The layouts that an actor's ports ask for.
   bool check_ports(const std::string& actor, const std::vector<Value>& in, const std::vector<PortType>& out,

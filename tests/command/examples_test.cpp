@@ -42,6 +42,7 @@ TEST_CASE("example mlp_pipeline: learns, and gives the same numbers on any mesh"
 }
 
 TEST_CASE("example custom_op: its gradients find the factor, with the same bits on any dp and ZeRO stage") {
+  check_success(run({EXAMPLE_CUSTOM_OP, "check"}));
   const auto o = run({EXAMPLE_CUSTOM_OP});
   check_success(o);
   CHECK(last_loss(o) < 0.01 * std::stod(o.out.substr(o.out.find(": loss ") + 7)));

@@ -46,6 +46,24 @@ std::vector<Tensor> OpCase::inputs(unsigned seed) const {
   return list;
 }
 
+OpSample OpCase::sample() const {
+  OpSample sample{in, attrs, low, high};
+  if (op == "mse_loss") sample.constant_in = {1};      // the target
+  if (op == "lm_head_loss") sample.constant_in = {0};  // the stats, which follow from the others
+  if (op == "rmsnorm" || op == "attention") sample.constant_out = {1};
+  if (prepare)
+    sample.prepare = [this](std::span<const View> views) {
+      std::vector<Tensor> list;
+      for (const View& v : views) {
+        Tensor& t = list.emplace_back(TensorType{v.dtype, v.shape});
+        std::copy_n(v.data, t.data.size(), t.data.begin());
+      }
+      prepare(*this, list);
+      for (std::size_t i = 0; i < views.size(); ++i) std::copy(list[i].data.begin(), list[i].data.end(), views[i].data);
+    };
+  return sample;
+}
+
 namespace {
 
 /// Bytes at an odd address between guards of `around`.

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/op.h"
+#include "kernels/check_op.h"
 
 namespace troupe::kernels {
 
@@ -101,6 +101,8 @@ struct OpCase {
 
   std::int64_t dim(std::size_t input, std::size_t d) const { return in[input].shape[d]; }
   std::vector<Tensor> inputs(unsigned seed = 1) const;
+  /// The same for check_op.
+  OpSample sample() const;
 };
 const std::vector<OpCase>& op_cases();
 

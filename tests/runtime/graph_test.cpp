@@ -62,6 +62,7 @@ const kernels::OpSet& staircase_ops() {
     CHECK(s.add(sink).ok());
     kernels::OpDef sized = step;  // its output has the shape that its attributes say
     sized.name = "sized";
+    sized.attributes = {kernels::integer_attribute("rows")};
     sized.infer = [](auto, const Attrs& a) -> Expected<std::vector<TensorType>> {
       return std::vector<TensorType>{{DType::f32, {a.integer("rows"), 6}}};
     };
@@ -369,6 +370,9 @@ TEST_CASE("a layout that its tensor cannot have is refused with the actor or op,
     Start u;
     u.g.hint(u.y, layout);
     check_names(u.g.status(), {"'body.linear'", says, "[2, 6]"});
+    Start w;
+    w.g.require(w.y, layout);
+    check_names(w.g.status(), {"'body.linear'", says, "[2, 6]"});
     Start v;
     v.g.hint(v.w, layout);
     check_names(v.g.status(), {"'w'", says, "[6, 6]"});
@@ -639,6 +643,29 @@ TEST_CASE("the rows of an op that draws random numbers are those of its first in
     if (samples == 4) CHECK_MESSAGE(g.status().ok(), g.status().message());
     else check_names(g.status(), {"scaled_dropout", "its input 1 has 4 rows", "3 samples"});
   }
+}
+
+TEST_CASE("an attribute that an op does not have, or of another kind, is refused by name, with those that it has") {
+  const auto says = [](const std::string& op, Attrs attrs) {
+    Start s;
+    s.g.op(op, {s.x}, std::move(attrs), "body.here");
+    return s.g.status().message();
+  };
+  CHECK(says("dropout", {{"p", 0.5}, {"unit", std::int64_t{1}}, {"rng", std::string("mine")}}) == "");
+  CHECK(says("dropout", {{"p", std::int64_t{0}}}) == "");  // an integer is a number
+  CHECK(
+      says("dropout", {{"rate", 0.5}})
+          .ends_with(
+              "op 'body.here': attribute 'rate' is unknown to op 'dropout': it has p, unit, rng (OpDef::attributes)"));
+  CHECK(
+      says("staircase", {{"unit", std::int64_t{1}}})
+          .ends_with("op 'body.here': attribute 'unit' is unknown to op 'staircase': it has none (OpDef::attributes)"));
+  CHECK(says("dropout", {{"p", std::string("0.5")}})
+            .ends_with("op 'body.here': attribute 'p' of op 'dropout' is a text: expected a number"));
+  CHECK(says("sized", {{"rows", 3.5}})
+            .ends_with("op 'body.here': attribute 'rows' of op 'sized' is a number: expected an integer"));
+  CHECK(
+      says("sized", {{"rows", std::vector<std::int64_t>{3}}}).ends_with("is a list of integers: expected an integer"));
 }
 
 TEST_CASE("an op that draws random numbers has a key of its own without being given one; its gradient has the same") {

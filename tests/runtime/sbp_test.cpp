@@ -82,6 +82,66 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "a layout that is required is taken whatever it costs, a hint is not; where no row has it, each row is named") {
+  const auto kernel_ops = kernels::standard_ops();
+  enum class Asked { required, hinted };
+  // y = x w^T, whose parameter would be divided: fewest bytes.
+  const auto graph = [&](const Sbp& layout, Asked asked, std::optional<Sbp> of_param = {}) {
+    Graph g(kernel_ops);
+    g.program("run", {2, 4});
+    g.unit("all");
+    const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {4, 24}}}}, {{"stream", std::string("x")}})[0];
+    const Value w = g.param("w", {48, 24}, Init::normal(0.2f));
+    const Value y = g.op("linear", {x, w})[0];
+    if (asked == Asked::required) g.require(y, {layout, Sbp::B()});
+    else g.hint(y, {layout, Sbp::B()});
+    if (of_param) g.require(w, {*of_param, Sbp::B()});
+    g.report("y", y);
+    return g;
+  };
+  const auto values_of = [&](const Plan& plan) {
+    std::vector<double> values;
+    SessionOptions session;
+    session.on_closed = [&](const std::string&, std::int64_t, const std::vector<Report>& reports) {
+      for (const auto& r : reports) values.insert(values.end(), r.values.begin(), r.values.end());
+    };
+    const auto run = run_simulated(plan, kernel_ops, actor_set(), session, {});
+    REQUIRE_MESSAGE(run.ok(), run.status().message());
+    return values;
+  };
+  const auto alone = values_of(*compile(graph(Sbp::B(), Asked::required), {.stages = stage_meshes({1})}));
+  using Kinds = std::vector<Collective>;
+  const std::pair<Sbp, Kinds> layouts[] = {
+      {Sbp::S(1), {Collective::all_gather}}, {Sbp::P(), {Collective::slice, Collective::all_reduce}}, {Sbp::B(), {}}};
+  for (const auto& [layout, expected] : layouts) {
+    CAPTURE(to_string(layout));
+    const auto p = compile(graph(layout, Asked::required), {.stages = stage_meshes({1}, 2)});
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    CHECK(boxings(*p) == expected);
+    const auto values = values_of(*p);
+    REQUIRE(values.size() == alone.size());
+    for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(alone[i]).epsilon(1e-5));
+  }
+  const auto hinted = compile(graph(Sbp::B(), Asked::hinted), {.stages = stage_meshes({1}, 2)});
+  REQUIRE_MESSAGE(hinted.ok(), hinted.status().message());
+  CHECK(!boxings(*hinted).empty());
+  const auto why_not = [](const Graph& g) {
+    const auto p = compile(g, {.stages = stage_meshes({1}, 2)});
+    REQUIRE(!p.ok());
+    return p.status().message();
+  };
+  const std::string says = why_not(graph(Sbp::S(0), Asked::required));
+  for (const char* text :
+       {"op 'all.linear' (linear): no row of its SBP table leaves 'all.linear' in S(0) on axis 'tp', as is required "
+        "(Graph::require):",
+        "\n  (B, S(0)) -> (S(1))\n", "\n  (S(1), S(1)) -> (P)\n", "\n  (B, B) -> (B)",
+        "\n  (S(0), B) -> (S(0)): divides samples"})
+    CHECK_MESSAGE(says.find(text) != std::string::npos, says);
+  CHECK(why_not(graph(Sbp::P(), Asked::required, Sbp::S(0))).find("no row of its SBP table fits the parameters") !=
+        std::string::npos);
+}
+
 TEST_CASE("two readers of parts of a whole value each slice it, in whatever order they read") {
   for (const std::int64_t tp : {2, 4})
     for (const bool rows_first : {true, false}) {
