@@ -31,11 +31,12 @@ void recovery_options(CLI::App& command, lm::JobArguments& arguments) {
                   "on without it, in another shape (default: always)")
       ->check(CLI::IsMember({"always", "never"}));
   command
-      .add_option("--guard-every", arguments.guard_every,
-                  fmt::format("with --recovery slots on several machines: K: state that one machine alone has is sent "
-                              "to the next one so often that its loss repeats K steps at most ({} or more); auto: the "
-                              "fewest that cost no time by the plan; off: nothing is sent (default: {})",
-                              runtime::guard_within_least, arguments.guard_every))
+      .add_option(
+          "--guard-every", arguments.guard_every,
+          fmt::format("with --recovery slots on several machines: K: state that one machine alone has is sent "
+                      "to the next one so often that its loss repeats K steps at most ({} or more); auto: the "
+                      "fewest that take 2 % of the time at most, by the plan; off: nothing is sent (default: {})",
+                      runtime::guard_within_least, arguments.guard_every))
       ->check([](const std::string& text) { return lm::check_guard_every(text).message(); });
   command
       .add_option("--grace", arguments.grace_s,

@@ -281,25 +281,30 @@ class CalledRule final : public GradContext {
       if (g) values_.push_back(*g);
     }
   }
-  Value in(int i) const override { return i; }
-  Value out(int i) const override { return inputs_ + i; }
-  Value grad_out(int i) const override { return grad_outs_[static_cast<std::size_t>(i)]; }
+  Value in(int i) const override { return i >= 0 && i < inputs_ ? i : no_value; }
+  Value out(int i) const override { return i >= 0 && i < std::ssize(grad_outs_) ? inputs_ + i : no_value; }
+  Value grad_out(int i) const override {
+    return i >= 0 && i < std::ssize(grad_outs_) ? grad_outs_[static_cast<std::size_t>(i)] : no_value;
+  }
   bool needs_grad(int i) const override {
-    return values_[static_cast<std::size_t>(i)].whole.dtype == DType::f32 && !has(sample_.constant_in, i);
+    return in(i) != no_value && values_[static_cast<std::size_t>(i)].whole.dtype == DType::f32 &&
+           !has(sample_.constant_in, i);
   }
   TensorType type(Value v) const override { return is_value(v) ? values_[index(v)].whole : TensorType(); }
   const Attrs& attrs() const override { return sample_.attrs; }
   std::vector<Value> emit(const std::string& name, std::vector<Value> in, Attrs attrs) override {
-    std::vector<Value> none;
+    const std::vector<Value> none(8, no_value);  // rules take elements of what they are given
+    if (!status_.ok()) return none;
     const OpDef* op = ops_.find(name);
     if (!op) return wrong(invalid("there is no op '" + name + "'")), none;
+    if (std::ssize(in) != op->inputs)
+      return wrong(invalid(fmt::format("op '{}' takes {} inputs and got {}", name, op->inputs, in.size()))), none;
     std::vector<Part> args;
     for (const Value v : in) {
       if (!is_value(v)) return wrong(invalid(fmt::format("op '{}' gets {}, which is no value", name, v))), none;
       args.push_back(values_[index(v)]);
     }
-    if (status_.ok()) wrong(check_attributes(*op, attrs));
-    if (!status_.ok()) return none;
+    if (Status s = check_attributes(*op, attrs); !s.ok()) return wrong(std::move(s)), none;
     auto got = call(*op, args, attrs);
     if (!got.ok()) return wrong(got.status()), none;
     std::vector<Value> out;
@@ -310,6 +315,7 @@ class CalledRule final : public GradContext {
     return out;
   }
   void grad_in(int i, Value v) override {
+    if (!status_.ok()) return;
     if (i < 0 || i >= inputs_)
       return wrong(invalid(fmt::format("it gives input {} a gradient, and has {}", i, inputs_)));
     if (!is_value(v)) return wrong(invalid(fmt::format("the gradient of input {} is {}, which is no value", i, v)));
@@ -317,12 +323,14 @@ class CalledRule final : public GradContext {
       return wrong(invalid(fmt::format("the gradient of input {} is {}: expected {}, as the input", i,
                                        to_string(values_[index(v)].whole.shape),
                                        to_string(values_[static_cast<std::size_t>(i)].whole.shape))));
-    grads_.emplace(i, v);
+    const Part& grad = values_[index(v)];
+    const auto [sum, first] = grads_.try_emplace(i, grad);
+    for (std::int64_t e = 0; !first && e < grad.size(); ++e) sum->second.set(e, sum->second.at(e) + grad.at(e));
   }
   Status status() const { return status_.ok() ? Status() : status_.in("the gradient of op '" + op_.name + "'"); }
   const Part* grad(int i) const {
     const auto found = grads_.find(i);
-    return found == grads_.end() ? nullptr : &values_[index(found->second)];
+    return found == grads_.end() ? nullptr : &found->second;
   }
 
  private:
@@ -338,7 +346,7 @@ class CalledRule final : public GradContext {
   const Value inputs_;
   std::vector<Part> values_;
   std::vector<Value> grad_outs_;
-  std::map<int, Value> grads_;
+  std::map<int, Part> grads_;
   Status status_;
 };
 

@@ -84,8 +84,7 @@ GuardChoice choose_guards(const JobArguments& a, const Plan& plan, double step_s
   out.text = fmt::format(
       "guards      a machine that is lost for good takes back {} at most: every {} a version is copied and sent to the "
       "next machine,\n            whole within {}; predicted to take {} of each {} of steps; memory {} a worker, "
-      "beside the "
-      "above\n",
+      "beside the above\n",
       counted(out.within, "step"), rule.every == 1 ? "step" : counted(rule.every, "step"),
       counted(rule.window + 1, "step"), human_seconds(time.work_s),
       human_seconds(step_s * static_cast<double>(rule.every)), human_bytes(bytes));

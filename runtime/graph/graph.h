@@ -198,9 +198,10 @@ class Graph {
   bool may_add(const std::string& caller, const std::vector<Value>& in);
   /// Fails if no tensor can have this type, or one of its dims is below `least`. `what` begins the message.
   bool check_type(const std::string& what, const TensorType& type, std::int64_t least = 0);
+  /// hint() and require(), by the name of the `caller`.
+  void set_layout(const std::string& caller, Value v, NdSbp sbp, bool required);
   /// Fails if `sbp` splits a dim that a tensor of this type does not have, or in a unit below 1. `port` begins the
   /// message.
-  void set_layout(const std::string& caller, Value v, NdSbp sbp, bool required);
   bool check_hint(const std::string& port, const NdSbp& sbp, const TensorType& type);
   /// The layouts that an actor's ports ask for.
   bool check_ports(const std::string& actor, const std::vector<Value>& in, const std::vector<PortType>& out,

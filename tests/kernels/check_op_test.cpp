@@ -52,7 +52,15 @@ bool says(const std::string& all, const std::string& part) { return all.find(par
 
 }  // namespace
 
-TEST_CASE("what an op promises that is right holds") { CHECK(wrong_with(times(3, 3)) == ""); }
+TEST_CASE("what an op promises that is right holds, also where its rule gives a gradient in two terms") {
+  CHECK(wrong_with(times(3, 3)) == "");
+  OpDef op = times(3, 3);
+  op.gradient = [](GradContext& g) {
+    for (const double by : {1.0, 2.0}) g.grad_in(0, g.emit("scaled", {g.grad_out(0)}, {{"by", by}})[0]);
+    return Status();
+  };
+  CHECK(wrong_with(op) == "");
+}
 
 TEST_CASE("a promise of an op that does not hold is named, with what was found and what was expected") {
   OpDef op = times(3, 3);
@@ -64,7 +72,7 @@ TEST_CASE("a promise of an op that does not hold is named, with what was found a
   }
   SUBCASE("a rule that uses an op that there is not") {
     op.gradient = [](GradContext& g) {
-      g.emit("scald", {g.grad_out(0)}, {});
+      g.grad_in(0, g.emit("scald", {g.grad_out(0)}, {})[0]);
       return Status();
     };
     expected = "the gradient of op 'times': there is no op 'scald'";
@@ -75,6 +83,17 @@ TEST_CASE("a promise of an op that does not hold is named, with what was found a
       return Status();
     };
     expected = "the gradient of op 'times': attribute 'buy' is unknown to op 'scaled': it has by (OpDef::attributes)";
+  }
+  SUBCASE("a rule that gives an op more inputs than it has") {
+    op.gradient = [](GradContext& g) {
+      g.grad_in(0, g.emit("scaled", {g.grad_out(0), g.in(0)}, {{"by", 3.0}})[0]);
+      return Status();
+    };
+    expected = "the gradient of op 'times': op 'scaled' takes 1 inputs and got 2";
+  }
+  SUBCASE("a rule that asks for an output that there is not") {
+    op.gradient = [](GradContext& g) { return g.grad_in(0, g.grad_out(1)), Status(); };
+    expected = "the gradient of input 0 is -1, which is no value";
   }
   SUBCASE("a gradient that is no value") {
     op.gradient = [](GradContext& g) { return g.grad_in(0, 77), Status(); };
