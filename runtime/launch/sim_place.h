@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/link_watch.h"
+#include "devices/base/philox.h"
 #include "devices/base/trace.h"
 #include "devices/sim/sim_device.h"
 #include "runtime/elastic/generation_fence.h"

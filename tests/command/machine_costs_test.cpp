@@ -1,5 +1,6 @@
 // Links between machines: measured by calibrate, and what plan, sim and train make of them.
 #include "tests/command/on_machines.h"
+#include "tests/skip.h"
 
 using namespace troupe::runtime;
 using namespace troupe::test;
