@@ -90,8 +90,9 @@ Status UpdateBody::run(const ActContext& c, Parallel& par) {
   return {};
 }
 
-DigestBody::DigestBody(std::vector<Part> parts, PortMemory params, ReportSink report)
-    : parts_(std::move(parts)), params_(params), report_(std::move(report)) {}
+DigestBody::DigestBody(std::vector<Part> parts, PortMemory params, ReportSink report,
+                       std::function<bool(std::int32_t)> wanted)
+    : parts_(std::move(parts)), params_(params), report_(std::move(report)), wanted_(std::move(wanted)) {}
 
 Status DigestBody::run(const ActContext& c, Parallel& par) {
   for (auto& part : parts_) {
@@ -102,12 +103,15 @@ Status DigestBody::run(const ActContext& c, Parallel& par) {
                         kernels::all_finite(reinterpret_cast<const float*>(part.view.data),
                                             part.view.extent.elements());
     // A report is a list of doubles: each holds the 64 bits of a word.
-    report_(c.program, {Report::Kind::digest,
-                        part.name,
-                        c.step,
-                        -1,
-                        {std::bit_cast<double>(words[0]), std::bit_cast<double>(words[1]), finite ? 1.0 : 0.0,
-                         static_cast<double>(part.view.extent.elements())}});
+    Report report{Report::Kind::digest,
+                  part.name,
+                  c.step,
+                  -1,
+                  {std::bit_cast<double>(words[0]), std::bit_cast<double>(words[1]), finite ? 1.0 : 0.0,
+                   static_cast<double>(part.view.extent.elements())},
+                  {}};
+    if (wanted_ && wanted_(part.param)) report.bytes.assign(part.view.data, part.view.data + part.view.bytes());
+    report_(c.program, std::move(report));
   }
   return {};
 }

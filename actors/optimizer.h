@@ -69,21 +69,26 @@ class UpdateBody final : public Body {
 };
 
 /// Reports of each part its digest (see kernels::digest), 1 where all of its elements are finite, else 0, and how many
-/// elements it has. Reductions combines the digests to a value that any topology shares.
+/// elements it has; of a part that is wanted its bytes, too. Reductions combines the digests to a value that any
+/// topology shares.
 class DigestBody final : public Body {
  public:
   struct Part {
     std::string name;
     kernels::View view;
     std::int64_t offset;
+    std::int32_t param = 0;  ///< index into Plan::params
   };
-  DigestBody(std::vector<Part> parts, PortMemory params, ReportSink report);
+  /// `wanted`: asked for each part as it is read; empty: none is.
+  DigestBody(std::vector<Part> parts, PortMemory params, ReportSink report,
+             std::function<bool(std::int32_t param)> wanted = {});
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
   std::vector<Part> parts_;
   PortMemory params_;
   ReportSink report_;
+  std::function<bool(std::int32_t)> wanted_;
 };
 
 }  // namespace troupe::actors

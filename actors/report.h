@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe::actors {
@@ -15,8 +16,8 @@ struct Report {
   enum class Kind : std::uint8_t {
     value,  ///< what the application reports, under a name of its own
     loss,   ///< a microbatch's part of the loss that is minimised
-    /// The two words of a parameter's digest, and 1 where all of its elements are finite, else 0; `name` is
-    /// NAME|EXTENT.
+    /// The two words of a parameter's digest, 1 where all of its elements are finite, else 0, and how many elements it
+    /// has; `name` is NAME|EXTENT. `bytes`: the elements, where they are wanted.
     digest,
     shard,  ///< the shard that a place has written: see actors/writer.h
     /// of a shard so far: [stall in seconds, bytes of parameters, of moments]
@@ -27,8 +28,12 @@ struct Report {
   std::int64_t step = 0;
   std::int32_t microbatch = -1;
   std::vector<double> values;
-  std::vector<std::byte> bytes;  ///< shard only
+  std::vector<std::byte> bytes;  ///< of a value: what the application has reported as bytes
+  /// `bytes` as text.
+  std::string_view text() const { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 };
+/// Bytes of one report of an application.
+inline constexpr std::size_t report_bytes_max = std::size_t{16} << 20;
 using ReportSink = std::function<void(std::uint16_t program, Report)>;
 
 }  // namespace troupe::actors

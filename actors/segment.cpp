@@ -1,5 +1,7 @@
 #include "actors/segment.h"
 
+#include "actors/running_act.h"
+
 #include <cmath>
 #include <cstring>
 
@@ -27,10 +29,11 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
   for (const BoundOp& op : spec_.ops) {
     if (parallel.stopping()) return stopped();
     if (spec_.progress) ++*spec_.progress;
+    if (RunningAct::own) RunningAct::own->op = op.name.c_str();
     kernels::Call call;
     for (const auto& o : op.in) call.in.push_back(resolve(o, c));
     if (!op.def) {
-      Report report{op.report, op.name, c.step, c.microbatch, {}};
+      Report report{op.report, op.name, c.step, c.microbatch, {}, {}};
       const auto& v = call.in.front();
       for (std::int64_t i = 0; i < v.size(); ++i)
         report.values.push_back(v.dtype == DType::f64   ? v.as<double>()[i]

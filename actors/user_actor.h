@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,9 +30,12 @@ struct UserCall {
   std::int32_t microbatch = 0;
   std::int64_t samples_per_microbatch = 1;
   Parallel* par = nullptr;
-  /// Sends numbers to the session under a name. Each place that runs the actor sends its own: of a microbatch, under tp
-  /// as many as the model axes have places.
+  /// Sends numbers to the session under a name: Report::values. Of places that give the actor the same parts, the first
+  /// one's report counts, so that an actor whose ports are B reports a microbatch once on any mesh; where a port is
+  /// divided along a model axis, each place there reports of its part.
   std::function<void(std::string name, std::vector<double> values)> report;
+  /// Likewise bytes, a text say: Report::bytes. More than report_bytes_max are an error of the act.
+  std::function<void(std::string name, std::span<const std::byte> bytes)> report_bytes;
 };
 
 /// What the outputs of an act follow from.
@@ -84,9 +88,19 @@ class UserBody final : public Body {
     call.samples_per_microbatch = samples_;
     call.par = &parallel;
     call.report = [&](std::string name, std::vector<double> values) {
-      report_(c.program, {Report::Kind::value, std::move(name), c.step, c.microbatch, std::move(values)});
+      report_(c.program, {Report::Kind::value, std::move(name), c.step, c.microbatch, std::move(values), {}});
     };
-    const Status s = actor_->act(call);
+    Status too_large;
+    call.report_bytes = [&](std::string name, std::span<const std::byte> bytes) {
+      if (bytes.size() > report_bytes_max)
+        too_large = invalid("reports " + std::to_string(bytes.size()) + " bytes as '" + name + "': expected at most " +
+                            std::to_string(report_bytes_max) + ", so send them in parts, or write a file");
+      else
+        report_(c.program,
+                {Report::Kind::value, std::move(name), c.step, c.microbatch, {}, {bytes.begin(), bytes.end()}});
+    };
+    Status s = actor_->act(call);
+    if (s.ok()) s = too_large;
     // Of an application these say nothing of the job's peers, or of its checkpoints.
     const bool of_the_job = s.code() == Code::unavailable || s.code() == Code::damaged;
     return of_the_job ? Status(Code::io, s.message()) : s;

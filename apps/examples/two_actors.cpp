@@ -17,7 +17,7 @@ struct Halves final : actors::UserActor {
   }
 };
 
-/// Sums the elements that it gets and reports the sum to the session.
+/// Sums the elements that it gets and reports the sum to the session, which hears of it once: both have the same.
 struct Whole final : actors::UserActor {
   Status act(actors::UserCall& call) override {
     double sum = 0;

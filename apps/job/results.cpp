@@ -129,17 +129,14 @@ void Results::keep(const Status& s) {
 
 namespace {
 
-/// What the loaders of a step have loaded, each microbatch once (under tp several say so).
+/// What the loaders of a step have loaded.
 std::optional<std::pair<std::int64_t, std::int64_t>> samples_of(const std::vector<runtime::Report>& reports) {
   std::optional<std::pair<std::int64_t, std::int64_t>> all;
-  const runtime::Report* before = nullptr;
   for (const auto& r : reports) {
     if (r.name != "samples" || r.values.size() != 2) continue;
     const auto first = static_cast<std::int64_t>(r.values[0]), count = static_cast<std::int64_t>(r.values[1]);
-    const bool again = before && before->microbatch == r.microbatch;
-    if (again ? before->values != r.values : all && all->second != first) return std::nullopt;
+    if (all && all->second != first) return std::nullopt;
     all = {all ? all->first : first, first + count};
-    before = &r;
   }
   return all;
 }

@@ -9,6 +9,7 @@
 #include "devices/base/trace.h"
 #include "runtime/elastic/exit_codes.h"
 #include "runtime/elastic/incident.h"
+#include "runtime/session/final_parameters.h"
 
 namespace troupe::runtime {
 
@@ -37,6 +38,7 @@ struct JobResult {
   std::int64_t void_steps = 0;
   std::vector<Incident> incidents;
   std::vector<std::string> missed_drills;  ///< JobOptions::inject whose act has not come
+  FinalParameters parameters;              ///< those that SessionOptions::parameters names, of the last version
   std::int64_t late_messages = 0;          ///< control messages of other generations, which were dropped
 };
 

@@ -14,11 +14,14 @@
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
 #include "devices/host_memory.h"
+#include "devices/parallel.h"
 #include "devices/process/descriptors.h"
+#include "devices/sim/sim_loop.h"
 #include "kernels/processor.h"
 #include "runtime/agents/launcher.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/last_words.h"
+#include "runtime/launch/sim_cluster.h"
 #include "runtime/place/local_plan.h"
 #include "runtime/plan/plan_io.h"
 #include "runtime/session/control.h"
@@ -50,6 +53,7 @@ void App::serve_if_worker(int argc, char** argv) const {
   const int memory_fd = argc > 3 ? std::atoi(argv[3]) : -1;
   if (memory_fd >= 0) ::fcntl(memory_fd, F_SETFD, FD_CLOEXEC);
   end_with_words("worker", exit_worker);
+  name_act_of_crash();
   serving = ::getpid();
   const int code = worker_process(fd, memory_fd, ops_, actors_);
   std::fflush(nullptr);
@@ -116,6 +120,19 @@ Status check_recovers(const Plan& plan, const SessionOptions& session) {
   if (plan.step_spec().stateful)
     return invalid("JobOptions::recovers is set, and ops of program '" + plan.programs[plan.step_program] +
                    "' keep state from one microbatch to the next, which no new worker has");
+  return {};
+}
+
+/// Error: the plan has an op or an actor that this program does not have. A worker would say so, too, but later.
+Status check_registered(const Plan& plan, const kernels::OpSet& ops, const actors::UserActorSet& kinds) {
+  for (std::int32_t s = 0; s < std::ssize(plan.roles); ++s) {
+    TROUPE_TRY(check_ops(plan, s, ops));
+    for (const PlanActor& a : plan.roles[static_cast<std::size_t>(s)].actors)
+      if (a.kind == PlanActor::Kind::user && kinds.count(a.ops[0].op) == 0)
+        return invalid(fmt::format(
+            "actor '{}' is of kind '{}', which this program does not register: see App::actor, before serve_if_worker",
+            a.ops[0].name, a.ops[0].op));
+  }
   return {};
 }
 
@@ -232,6 +249,22 @@ Status take_folder(Storage& storage, CheckpointOptions& o, const checkpoint::Man
                   catalog.path(*foreign)));
 }
 
+/// Runs each task as it is submitted.
+class StreamAtOnce final : public Stream {
+ public:
+  const std::string& name() const override { return name_; }
+  void submit(Task task) override {
+    SerialParallel serial;
+    if (task.on_start) task.on_start();
+    if (task.work) task.work(serial);
+    if (task.on_done) task.on_done(0, 0);
+  }
+  void quiesce() override {}
+
+ private:
+  const std::string name_ = "checkpoints";
+};
+
 /// Takes what a job reads and writes of checkpoints. Error, with `code` the exit code for it.
 Status take_checkpoints(JobOptions& o, int& code) {
   FileStorage storage;
@@ -243,7 +276,14 @@ Status take_checkpoints(JobOptions& o, int& code) {
 }  // namespace
 
 Status App::check(const Plan& plan, const JobOptions& options) const {
+  TROUPE_TRY(check_job(plan, options));
+  TROUPE_TRY(check_descriptors(plan.workers() + options.spares, options.recovers));
+  return options.pin ? check_cores(plan, options.threads) : Status{};
+}
+
+Status App::check_job(const Plan& plan, const JobOptions& options) const {
   TROUPE_TRY(verify(plan));
+  TROUPE_TRY(check_registered(plan, ops_, actors_));
   TROUPE_TRY(check_ranges(options, plan.workers()));
   if (options.checkpoint.dir.empty() != (plan.snapshot_slots() == 0))
     return invalid(plan.snapshot_slots() == 0
@@ -261,6 +301,7 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
         if (c.kind == PlanChannel::Kind::feed)
           return invalid(fmt::format("the graph has feed '{}', and SessionOptions::feed is not set", c.name));
   TROUPE_TRY(check_numbers(options.session));
+  TROUPE_TRY(find_parameters(plan, options.session.parameters).status());
   if (options.session.copy_every < 0 || (options.session.copy_every > 0 && !plan.keeps_copies()))
     return invalid(fmt::format("SessionOptions::copy_every is {}: expected {}", options.session.copy_every,
                                options.session.copy_every < 0
@@ -282,9 +323,8 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
     return invalid("JobOptions::spares is set, and lost workers come back: set `replaces` to false");
   for (const Injection& i : options.inject) TROUPE_TRY(check_injection(plan, i));
   if (options.machines.count == 0 || options.memory_bytes_max > 0)  // else it is of other machines
-    TROUPE_TRY(check_memory(plan, options.memory_bytes_max));
-  TROUPE_TRY(check_descriptors(plan.workers() + options.spares, options.recovers));
-  return options.pin ? check_cores(plan, options.threads) : Status{};
+    return check_memory(plan, options.memory_bytes_max);
+  return {};
 }
 
 JobResult App::run(const Plan& plan, JobOptions options) const {
@@ -295,6 +335,34 @@ JobResult App::run(const Plan& plan, JobOptions options) const {
   int code = exit_ok;
   if (Status s = take_checkpoints(options, code); !s.ok()) return {std::move(s), code, {}, 0, {}};
   return run_job(plan, std::move(options));
+}
+
+SimOutcome App::simulate(const Plan& plan, JobOptions options, std::uint64_t seed) const {
+  SimOutcome out;
+  out.job.exit_code = exit_plan;
+  if (out.job.status = options.checked ? Status{} : check_job(plan, options); !out.job.status.ok()) return out;
+  if (out.job.status = take_checkpoints(options, out.job.exit_code); !out.job.status.ok()) return out;
+  FileStorage storage;
+  const SimLoop no_time;  // commits take none
+  StreamAtOnce disk;
+  SimClusterOptions cluster;
+  cluster.seed = seed;
+  cluster.storage = &storage;
+  cluster.restore = options.checkpoint.restore;
+  cluster.recovers = options.recovers;
+  cluster.stall_s = options.stall_s;
+  std::unique_ptr<CheckpointTracker> checkpoints;
+  if (const std::string& dir = options.checkpoint.dir; !dir.empty()) {
+    checkpoints = std::make_unique<CheckpointTracker>(plan, options.checkpoint, options.session.first_step,
+                                                      options.session.steps, storage, disk, no_time.clock());
+    out.job.exit_code = exit_checkpoint;
+    if (out.job.status = checkpoints->begin(seed + 1); !out.job.status.ok()) return out;
+    const checkpoint::Stamp& claim = checkpoints->claim();
+    cluster.save = {dir, claim.job};
+    cluster.generation = {claim.job, claim.generation};
+    cluster.snapshots = checkpoints.get();
+  }
+  return simulate_job(plan, ops_, actors_, std::move(options.session), cluster);
 }
 
 int App::run_main(const Expected<Plan>& plan, JobOptions options) const {

@@ -25,7 +25,8 @@
 
 namespace troupe::runtime {
 
-class Leadership;  // runtime/store/leadership.h
+class Leadership;   // runtime/store/leadership.h
+struct SimOutcome;  // runtime/launch/sim_cluster.h
 
 /// The machines of a job.
 struct JobMachines {
@@ -171,7 +172,8 @@ class App {
   /// its limit (ulimit -f) is an error, as a full disk is. A handler that main has installed stays. REQUIRES: called in
   /// main, after the registrations.
   void serve_if_worker(int argc, char** argv) const;
-  /// Checks a plan before a job starts. Error (exit_plan of `run`): the plan does not verify; its
+  /// Checks a plan before a job starts. Error (exit_plan of `run`): the plan does not verify, or has an op or a kind of
+  /// actor that is not registered here; its
   /// graph has a feed and SessionOptions::feed is not set; a number of `options` is out of its range; its workers
   /// together need more memory than there is; the job recovers, and the plan keeps nothing to go on from, or has an
   /// actor of ActsBy::history; it takes checkpoints and the job has no folder for them, or the reverse; its processes
@@ -189,10 +191,18 @@ class App {
   /// that a worker has forked, starts nothing: error (exit_worker). Where main has not called serve_if_worker, the job
   /// of that worker ends with it.
   JobResult run(const Plan& plan, JobOptions options) const;
+  /// Runs the job in the calling thread, over simulated clock, network and devices: the same seed gives the same run,
+  /// message for message (SimRun::digest), another one other timings and the same numbers (NU-1 runs). Actors and
+  /// kernels compute, callbacks are called, checkpoints are written, as in run(): what an application is debugged with.
+  /// Options of processes, machines, signals, drills and traces mean nothing here, nor does `replan`. Error: as run().
+  SimOutcome simulate(const Plan& plan, JobOptions options, std::uint64_t seed) const;
   /// The last line of a main(): runs the plan, prints an error to stderr, returns the exit code.
   int run_main(const Expected<Plan>& plan, JobOptions options) const;
 
  private:
+  /// What check() asks of a job on any machine, and of a simulated one.
+  Status check_job(const Plan& plan, const JobOptions& options) const;
+
   kernels::OpSet ops_;
   actors::UserActorSet actors_;
   std::set<std::string> by_history_;  // kinds of actors that no job may have which recovers

@@ -28,7 +28,7 @@ struct ToWorker {
       areaMachines @45 :List(Int32); machines @46 :List(Int32); keepers @48 :List(Int32); guardMachines @49 :List(Int32);
       guardEvery @50 :Int64; guardWindow @51 :Int64; guardOf @52 :List(Int32);
     }
-    begin :group { step @11 :Int64; readers @12 :UInt32; exponents @2 :List(Int32); }
+    begin :group { step @11 :Int64; readers @12 :UInt32; exponents @2 :List(Int32); wanted @53 :List(Int32); }
     go :group { program @13 :Int32; step @14 :Int64; }
     commit :group {
       step @15 :Int64; readers @16 :UInt32; gradScale @17 :Float64; lr @18 :Float64; update @19 :Int64; voidStep @34 :Bool;

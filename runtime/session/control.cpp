@@ -172,6 +172,7 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    x.setStep(m.step);
                    x.setReaders(m.readers);
                    put(x.initExponents(static_cast<unsigned>(m.exponents.size())), m.exponents);
+                   put(x.initWanted(static_cast<unsigned>(m.wanted.size())), m.wanted);
                  },
                  [&](const Go& m) {
                    auto x = b.initGo();
@@ -338,7 +339,7 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
           }
           case wire::ToWorker::BEGIN: {
             const auto b = r.getBegin();
-            return BeginRun{b.getStep(), b.getReaders(), get(b.getExponents())};
+            return BeginRun{b.getStep(), b.getReaders(), get(b.getExponents()), get(b.getWanted())};
           }
           case wire::ToWorker::GO: return Go{r.getGo().getProgram(), r.getGo().getStep()};
           case wire::ToWorker::COMMIT: {

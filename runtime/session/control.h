@@ -101,10 +101,12 @@ struct Connect {
 /// ends what its actors do, closes its transport, keeps its state where it lies, and answers with Quiesced.
 struct Abort {};
 /// `exponents`: of the first step's gradient sums, by index of Plan::params; empty where the plan does not train.
+/// `wanted`: parameters, by index likewise, whose values the digest brings.
 struct BeginRun {
   std::int64_t step = 0;
   ProgramMask readers = 0;
   std::vector<std::int32_t> exponents;
+  std::vector<std::int32_t> wanted = {};
 };
 struct Go {
   std::int32_t program = 0;

@@ -113,8 +113,9 @@ Status check_numbers(const SessionOptions& options) {
 
 Status Session::begin() {
   TROUPE_TRY(check_numbers(options_));
+  TROUPE_ASSIGN(wanted_, find_parameters(plan_, options_.parameters));
   TROUPE_ASSIGN(const ProgramMask readers, decisions_.begin());
-  to_all(BeginRun{decisions_.committed(), readers, sums_.exponents()});
+  to_all(BeginRun{decisions_.committed(), readers, sums_.exponents(), wanted_});
   keep_sums(readers);
   TROUPE_TRY(decisions_.begin_due());
   check_finished();
@@ -188,6 +189,7 @@ Status Session::complete(ProgramStep step, std::vector<Closed> places) {
   if (plan_.programs[step.program] == "digest") {
     TROUPE_ASSIGN(const VersionDigest digest, reductions_.digest(places));
     TROUPE_TRY(diverges(check_digest(plan_, decisions_.last(), digest.not_finite), step.step));
+    TROUPE_ASSIGN(parameters_, assemble(plan_, wanted_, places));
     params_hash_ = digest.params_hash;
     return {};
   }

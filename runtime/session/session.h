@@ -18,6 +18,7 @@
 #include "runtime/plan/plan.h"
 #include "runtime/session/control.h"
 #include "runtime/session/decisions.h"
+#include "runtime/session/final_parameters.h"
 #include "runtime/session/gradient_totals.h"
 #include "runtime/session/reductions.h"
 #include "runtime/session/sum_scale.h"
@@ -51,6 +52,9 @@ struct SessionOptions {
   double clip = 0;  ///< global norm; 0: off
   /// Tokens of a step: StepResult::loss is divided by it. Gradients are not: the loss op's `scale` must agree.
   double loss_divisor = 1;
+  /// Parameters, by name, whose values JobResult::parameters has when the run ends without an error, of a plan that
+  /// trains; together at most final_parameters_bytes_max.
+  std::vector<std::string> parameters;
   std::function<double(std::int64_t step)> lr;  ///< of each step; null: always AdamW::lr of Graph::minimize
   /// Programs besides training that read version v (made by v commits): evaluation, samples. A job asks once for each
   /// version, of a plan that trains. Session::begin or Session::handle returns an error that names a program that the
@@ -109,7 +113,7 @@ class Session final : private DecisionSink {
   /// What people read instead of "worker 2", for rank 2.
   void name_places(std::function<std::string(Rank)> name) { name_ = std::move(name); }
   /// Sends BeginRun, and Go for the first steps. Error: the plan does not take what options.readers or options.feed has
-  /// returned for them. REQUIRES: all places are ready; called once.
+  /// returned for them, or options.parameters. REQUIRES: all places are ready; called once.
   Status begin();
   /// Takes a worker's message. Error: the job cannot go on (which place, which actor, why).
   Status handle(Rank from, const FromWorker& message);
@@ -134,6 +138,8 @@ class Session final : private DecisionSink {
   bool readers_left() const { return useless_ && decisions_.reads_before(*useless_); }
   /// One hash over all logical parameters in name order, the same on any topology; empty before the end.
   const std::string& params_hash() const { return params_hash_; }
+  /// Those of options.parameters; empty before the end.
+  const FinalParameters& parameters() const { return parameters_; }
   /// The sums' state of the newest version.
   const SumState& sums() const { return sums_.state(); }
   /// The sums' state of a version: the newest, or, where the plan keeps versions, its predecessor, or, where it keeps
@@ -202,6 +208,8 @@ class Session final : private DecisionSink {
   std::optional<std::int64_t> useless_;  // the first version of no use, once the training has diverged
   Status refused_;                       // the error that the run has ended with in this process
   std::string params_hash_;
+  std::vector<std::int32_t> wanted_;  // options_.parameters
+  FinalParameters parameters_;
 };
 
 }  // namespace troupe::runtime

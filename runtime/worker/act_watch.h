@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "actors/executor.h"
+#include "actors/running_act.h"
 
 namespace troupe::runtime {
 
@@ -84,6 +85,7 @@ class WatchedBody final : public actors::Body {
       : body_(std::move(body)), name_(std::move(name)), judged_(judged), watch_(std::move(watch)) {}
   Status run(const actors::ActContext& context, Parallel& parallel) override {
     const auto act = watch_->begin(name_, judged_);
+    const actors::RunningAct running(name_.c_str(), context.step, context.microbatch);
     const Status s = body_->run(context, parallel);  // an exception ends the actor
     watch_->end(act);
     return s;

@@ -24,6 +24,20 @@ std::vector<std::byte> commit_payload(const CommitStep& m) {
   return payload;
 }
 
+/// Error: reports of one step that no message has room for; names the largest.
+Status check_size(const std::vector<Report>& reports) {
+  std::size_t all = 0;
+  const Report* largest = nullptr;
+  for (const Report& r : reports) {
+    all += r.bytes.size() + r.values.size() * sizeof(double);
+    if (!largest || r.bytes.size() > largest->bytes.size()) largest = &r;
+  }
+  constexpr std::size_t most = control_bytes_max / 2;
+  if (all <= most) return {};
+  return invalid(fmt::format("what this place reports has {} bytes, '{}' alone {}: expected at most {} in a step", all,
+                             largest->name, largest->bytes.size(), most));
+}
+
 }  // namespace
 
 Conductor::Conductor(caf::actor_config& config, ConductorSpec spec)
@@ -125,6 +139,8 @@ void Conductor::closed(const actors::StepClosed& m) {
   closing_.erase(key);
   Closed out{m.program, m.step, std::move(reports_[key]), 0, {}};
   reports_.erase(key);
+  if (const Status s = check_size(out.reports); !s.ok())
+    return spec_.send(WorkerFailed{"conductor", s.in(fmt::format("step {} of program {}", m.step, m.program))});
   if (m.program == spec_.step_program) {
     order_.closed(m.step);
     out.gradients = std::exchange(gradients_, {});

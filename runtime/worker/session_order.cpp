@@ -47,6 +47,9 @@ Status SessionOrder::check(const BeginRun& m) {
   if (m.exponents.size() != exponents_)
     return wrong(fmt::format("{} with {} exponents of gradient sums", what, m.exponents.size()),
                  fmt::format("the plan needs {}", exponents_));
+  for (const std::int32_t param : m.wanted)
+    if (param < 0 || static_cast<std::size_t>(param) >= exponents_)
+      return wrong(fmt::format("{} and wants parameter {}", what, param), "the plan trains no such parameter");
   TROUPE_TRY(reads(what, m.readers));
   running_ = true;
   first_ = version_ = m.step;

@@ -49,6 +49,7 @@ ConductorSpec Worker::Impl::conductor_spec() {
   };
   spec.on_begin = [this](const BeginRun& begin) {
     begin_with(begin.step, begin.exponents);
+    wanted.insert(begin.wanted.begin(), begin.wanted.end());
     if (guard) guard->begin(begin.step);
   };
   spec.send = env.send;

@@ -56,6 +56,29 @@ class Copying final : public actors::Executor {
   std::shared_ptr<StallMeter> stalls_;
 };
 
+/// Whether no place before this one, in the mesh's order, has the same part of a tensor.
+bool is_first_replica(const Mesh& mesh, const NdSbp& sbp, Rank rank) {
+  const auto coord = mesh.coord(mesh.find(rank));
+  for (std::size_t a = 0; a < coord.size(); ++a)
+    if (sbp[a].is_broadcast() && coord[a] != 0) return false;
+  return true;
+}
+
+/// Whether what a user-defined actor reports at this place counts: of places that give it the same parts, that of the
+/// first. Where a port is divided along an axis, each place there has a part of its own.
+bool reports_here(const Plan& plan, const PlanOp& op, std::int32_t stage, Rank rank) {
+  std::vector<std::int32_t> ports;
+  for (const auto* side : {&op.in, &op.out})
+    for (const auto& o : *side) ports.push_back(o.tensor);
+  const Mesh& mesh = plan.meshes[ports.empty() ? stage : plan.tensors[ports[0]].mesh];
+  NdSbp parts(mesh.axes.size(), Sbp::B());
+  for (const auto t : ports)
+    for (std::size_t a = 0; a < parts.size(); ++a)
+      if (const Sbp& sbp = plan.tensors[t].sbp[a]; !sbp.is_broadcast()) parts[a] = sbp;
+  if (const int dp = dp_axis(mesh); dp >= 0) parts[dp] = Sbp::S(0);  // microbatches
+  return is_first_replica(mesh, parts, rank);
+}
+
 /// Passes time, computes nothing: for schedules on the paced device.
 class IdleBody final : public actors::Body {
  public:
@@ -170,14 +193,21 @@ Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
 
 Worker::Impl::MadeBody Worker::Impl::digest_body(const LocalActor& a) {
   std::vector<actors::DigestBody::Part> parts;
+  std::set<std::int32_t> first;  // parameters of whose part this place has the first replica
   for (const auto& ref : plan_actor(a).params) {
     const PlanParam& p = plan.params[ref.param];
     auto v = view(p.stored());
     // The extent is part of the name: replicas must agree, parts add up.
     auto name = p.name + "|" + to_string(v.extent);
-    parts.push_back({std::move(name), std::move(v), plan_channel(a.in[0]).offsets[ref.index]});
+    parts.push_back({std::move(name), std::move(v), plan_channel(a.in[0]).offsets[ref.index], ref.param});
+    const PlanTensor& stored = plan.tensors[p.stored()];
+    if (is_first_replica(plan.meshes[stored.mesh], stored.sbp, local.rank)) first.insert(ref.param);
   }
-  return std::unique_ptr<actors::Body>(std::make_unique<actors::DigestBody>(std::move(parts), memory(a.in[0]), sink()));
+  const auto told = [this, first = std::move(first)](std::int32_t param) {
+    return wanted.count(param) > 0 && first.count(param) > 0;
+  };
+  return std::unique_ptr<actors::Body>(
+      std::make_unique<actors::DigestBody>(std::move(parts), memory(a.in[0]), sink(), told));
 }
 
 Worker::Impl::MadeBody Worker::Impl::user_body(const LocalActor& a) {
@@ -196,9 +226,10 @@ Worker::Impl::MadeBody Worker::Impl::user_body(const LocalActor& a) {
   std::vector<actors::UserOperand> in, out;
   for (const auto& o : op.in) in.push_back({o.port, plan_channel(a.in[o.port]).offsets[o.index], view(o.tensor)});
   for (const auto& o : op.out) out.push_back({o.port, plan_channel(a.out[o.port]).offsets[o.index], view(o.tensor)});
-  return std::unique_ptr<actors::Body>(
-      std::make_unique<actors::UserBody>(*std::move(made), std::move(in), std::move(out), memories(a.in),
-                                         memories(a.out), plan.program_specs[pa.program].samples, sink()));
+  const bool reports = reports_here(plan, op, local.stage, local.rank);
+  return std::unique_ptr<actors::Body>(std::make_unique<actors::UserBody>(
+      *std::move(made), std::move(in), std::move(out), memories(a.in), memories(a.out),
+      plan.program_specs[pa.program].samples, reports ? sink() : [](std::uint16_t, const Report&) {}));
 }
 
 std::shared_ptr<actors::Executor> Worker::Impl::communicator(const LocalActor& a) {

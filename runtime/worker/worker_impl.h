@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,7 @@ struct Worker::Impl {
   std::vector<StatePlace> places;  // by parameter
   bool adopted = false;            // the job begins with what lay in the pool
   std::int64_t healed_bytes = 0;   // taken from other places' memory
+  std::set<std::int32_t> wanted;   // parameters whose values digests bring: BeginRun
   std::map<std::string, std::unique_ptr<Stream>> streams;
   std::vector<caf::actor> actors;
   caf::actor conductor;

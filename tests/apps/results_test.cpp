@@ -115,14 +115,13 @@ TEST_CASE(
     std::vector<R> reports;
     nlohmann::json samples;
   };
-  const std::vector<Case> cases = {
-      {{loaded(0, 16, 4), loaded(1, 20, 4), other}, {16, 24}},
-      {{loaded(0, 16, 4), loaded(0, 16, 4), loaded(1, 20, 4), loaded(1, 20, 4)}, {16, 24}},  // tp
-      {{other}, nullptr},
-      {{loaded(0, 16, 4), loaded(1, 16, 4)}, nullptr},  // twice
-      {{loaded(0, 16, 4), loaded(1, 21, 3)}, nullptr},  // one is left out
-      {{loaded(0, 16, 4), loaded(0, 16, 5)}, nullptr},
-      {{loaded(0, 16, 4), loaded(0, 15, 5)}, nullptr}};
+  const std::vector<Case> cases = {{{loaded(0, 16, 4), loaded(1, 20, 4), other}, {16, 24}},
+                                   {{loaded(0, 16, 4), loaded(0, 16, 4)}, nullptr},  // twice
+                                   {{other}, nullptr},
+                                   {{loaded(0, 16, 4), loaded(1, 16, 4)}, nullptr},  // twice
+                                   {{loaded(0, 16, 4), loaded(1, 21, 3)}, nullptr},  // one is left out
+                                   {{loaded(0, 16, 4), loaded(0, 16, 5)}, nullptr},
+                                   {{loaded(0, 16, 4), loaded(0, 15, 5)}, nullptr}};
   const QuietRun quiet;
   Results results(quiet.a, quiet.prepared, 10);
   REQUIRE(results.open(quiet.plan, {}, 0, false).ok());

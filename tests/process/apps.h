@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -138,8 +139,9 @@ struct Nesting final : troupe::actors::UserActor {
   bool forks;
 };
 
-/// The signals of this process that UCX's library handles, and those of a crash that have not their usual effect (in a
-/// sanitized build that is a report); empty: none. `crashes`: look at the latter, too.
+/// The signals of this process that UCX's library handles, and those of a crash that have not their usual effect behind
+/// a line of this program's own (name_act_of_crash; in a sanitized build that is a report); empty: none. `crashes`: look
+/// at the latter, too.
 inline std::string strange_signals(bool crashes) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   crashes = false;
@@ -152,7 +154,10 @@ inline std::string strange_signals(bool crashes) {
     const bool known = ::dladdr(reinterpret_cast<void*>(action.sa_handler), &found) != 0 && found.dli_fname;
     const std::string library = known ? found.dli_fname : "";  // SIG_IGN is in none
     const bool crash = signal == SIGILL || signal == SIGBUS || signal == SIGFPE || signal == SIGSEGV;
-    if (library.find("libucs") != std::string::npos || (crash && crashes))
+    std::error_code no_link;
+    const bool own = (action.sa_flags & static_cast<int>(SA_RESETHAND)) != 0 &&
+                     library == std::filesystem::read_symlink("/proc/self/exe", no_link);
+    if (library.find("libucs") != std::string::npos || (crash && crashes && !own))
       text += "signal " + std::to_string(signal) + " is handled by '" + library + "'; ";
   }
   return text;

@@ -88,6 +88,30 @@ std::vector<std::string> scheduling_of_threads(const std::string& name) {
 
 }  // namespace
 
+TEST_CASE("an actor of a kind that no program has registered, and an op, are refused by name before a worker starts") {
+  kernels::OpSet ops = kernels::standard_ops();
+  kernels::OpDef copy = *ops.find("relu");
+  copy.name = "my_relu";
+  REQUIRE(ops.add(copy).ok());
+  for (const bool with_op : {false, true}) {
+    CAPTURE(with_op);
+    Graph g(ops);
+    g.program("main", {});
+    const Value x = g.actor("sorce", "input", {}, {{"x", {DType::f32, {2, 2}}}})[0];
+    if (with_op) g.report("y", g.op("my_relu", {x}, {}, "first")[0]);
+    const auto plan = compile(g, {});
+    REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+    JobOptions job = steps(1);
+    job.prefixes = {{"no-such-command"}};  // a worker that is started fails
+    const JobResult result = App().run(*plan, job);
+    CHECK(result.exit_code == exit_plan);
+    CHECK(result.status.message() ==
+          (with_op ? "op 'first' is of kind 'my_relu', which this program does not register"
+                   : "actor 'input' is of kind 'sorce', which this program does not register: see App::actor, before "
+                     "serve_if_worker"));
+  }
+}
+
 TEST_CASE("a graph with a feed and no SessionOptions::feed is refused before a worker starts") {
   static const auto ops = kernels::standard_ops();
   Graph g(ops);
@@ -109,7 +133,7 @@ TEST_CASE("a rhythm of checkpoints without a folder, or below 0, is refused befo
     JobOptions job = steps(1);
     job.checkpoint.every = every;
     job.prefixes = {{"no-such-command"}, {"no-such-command"}};  // a worker that is started fails
-    const auto result = App().run(two_stages(), job);
+    const auto result = test_app().run(two_stages(), job);
     CHECK(result.exit_code == exit_plan);
     CHECK_MESSAGE(
         result.status.message().find("JobOptions::checkpoint.every is " + std::to_string(every)) != std::string::npos,
@@ -122,7 +146,7 @@ TEST_CASE("a clip or a divisor out of its range is refused before a worker start
     JobOptions job = steps(1);
     (clip ? job.session.clip : job.session.loss_divisor) = -1;
     job.prefixes = {{"no-such-command"}, {"no-such-command"}};  // a worker that is started fails
-    const auto result = App().run(two_stages(), job);
+    const auto result = test_app().run(two_stages(), job);
     CHECK(result.exit_code == exit_plan);
     CHECK_MESSAGE(
         result.status.message().find(clip ? "SessionOptions::clip is -1" : "loss_divisor is -1") != std::string::npos,
@@ -261,7 +285,7 @@ TEST_CASE(
   job.session.first_step = 4;
   job.checkpoint.restore = folder.string();
   job.prefixes = {{"no-such-command"}, {"no-such-command"}};  // a worker that is started fails
-  const auto result = App().run(two_stages(), job);
+  const auto result = test_app().run(two_stages(), job);
   fs::remove_all(folder);
   CHECK(result.exit_code == exit_checkpoint);
   CHECK_MESSAGE(result.status.message().find("is of step 6, and the job would begin with step 4") != std::string::npos,

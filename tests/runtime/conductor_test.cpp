@@ -130,6 +130,8 @@ TEST_CASE(
     }
   }
   SessionOrder order(0, {1, 0}, 0, {});
+  CHECK(answer(order, BeginRun{4, 3, {}, {0}}) ==
+        "the session says begin at step 4 and wants parameter 0, and the plan trains no such parameter");
   CHECK(answer(order, BeginRun{4, 3, {}}) == "");
   for (const std::int64_t step : {4, 5}) {  // the first version is named by BeginRun, the second by a commit
     const std::string number = std::to_string(step), commit_of = "the session says commit of step " + number + ", and ";

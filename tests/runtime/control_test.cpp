@@ -113,6 +113,8 @@ TEST_CASE("every message to a worker survives the wire") {
   CHECK(begin.readers == 0x80000001u);
   CHECK(begin.exponents == std::vector<std::int32_t>{40, -900, 0});
   CHECK(to_worker(BeginRun{}).exponents.empty());
+  CHECK(to_worker(BeginRun{}).wanted.empty());
+  CHECK(to_worker(BeginRun{1, 1, {40, 2}, {1, 0}}).wanted == std::vector<std::int32_t>{1, 0});
   const auto go = to_worker(Go{2, 99});
   CHECK(go.program == 2);
   CHECK(go.step == 99);

@@ -1,5 +1,5 @@
 // An application whose actor 'culprit' fails on worker 1: in step 2, or when it is made. How, says argv[1]:
-// error, throw, abort (with a word to its log first), exit, make.
+// error, throw, abort (with a word to its log first), crash, exit, make.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -27,6 +27,7 @@ struct Culprit final : actors::UserActor {
     if (how == "error") return Status(Code::io, "the tape is torn");
     if (how == "throw") throw std::runtime_error("the tape is torn");
     if (how == "exit") ::_exit(42);
+    if (how == "crash") *static_cast<volatile int*>(nullptr) = 1;
     std::fprintf(stderr, "culprit: the tape is torn\n");
     std::abort();
   }

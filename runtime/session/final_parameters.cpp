@@ -1,0 +1,67 @@
+#include "runtime/session/final_parameters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace troupe::runtime {
+
+Expected<std::vector<std::int32_t>> find_parameters(const Plan& plan, const std::vector<std::string>& names) {
+  std::vector<std::int32_t> found;
+  std::int64_t bytes = 0;
+  for (const std::string& name : names) {
+    const auto refuse = [&](const std::string& why) {
+      return invalid("SessionOptions::parameters names '" + name + "', " + why);
+    };
+    if (!plan.trains) return refuse("and the plan trains nothing: its parameters are those that it begins with");
+    const auto at = std::find_if(plan.params.begin(), plan.params.end(),
+                                 [&](const PlanParam& p) { return p.name == name; });
+    if (at == plan.params.end()) return refuse("which no parameter of the plan is called");
+    const auto index = static_cast<std::int32_t>(at - plan.params.begin());
+    if (std::find(found.begin(), found.end(), index) != found.end()) return refuse("twice");
+    found.push_back(index);
+    const PlanTensor& t = plan.tensors[static_cast<std::size_t>(at->tensor)];
+    bytes += elements(t.shape) * size_of(t.dtype);
+    if (bytes > final_parameters_bytes_max)
+      return refuse(
+          fmt::format("with which they have {} bytes: expected at most {}; save a checkpoint and read that "
+                      "(checkpoint/checkpoint_reader.h)",
+                      bytes, final_parameters_bytes_max));
+  }
+  return found;
+}
+
+Expected<FinalParameters> assemble(const Plan& plan, const std::vector<std::int32_t>& wanted,
+                                   const std::vector<Closed>& places) {
+  FinalParameters all;
+  std::vector<std::int64_t> brought;  // elements of each
+  for (const std::int32_t index : wanted) {
+    const PlanParam& param = plan.params[static_cast<std::size_t>(index)];
+    const Shape& shape = plan.tensors[static_cast<std::size_t>(param.tensor)].shape;
+    FinalParameter whole{shape, std::vector<float>(static_cast<std::size_t>(elements(shape)))};
+    brought.push_back(0);
+    for (Rank rank = 0; rank < std::ssize(places); ++rank)
+      for (const Report& r : places[static_cast<std::size_t>(rank)].reports) {
+        if (r.kind != Report::Kind::digest || r.bytes.empty() || r.name.substr(0, r.name.rfind('|')) != param.name)
+          continue;
+        const Mesh& mesh = plan.meshes[static_cast<std::size_t>(plan.tensors[param.stored()].mesh)];
+        const Extent part = mesh.find(rank) < 0 ? Extent{{{0, 0}}} : plan.extent(param.stored(), rank);
+        if (std::ssize(r.bytes) != part.elements() * static_cast<std::int64_t>(sizeof(float)))
+          return Status(Code::internal, fmt::format("worker {} brings {} bytes of '{}'; its part has {} elements", rank,
+                                                    r.bytes.size(), param.name, part.elements()));
+        copy_extent(part, r.bytes.data(), part, whole.values.data(), Extent::whole(shape), sizeof(float));
+        brought.back() += part.elements();
+      }
+    all.emplace(param.name, std::move(whole));
+  }
+  if (std::all_of(brought.begin(), brought.end(), [](std::int64_t n) { return n == 0; })) return FinalParameters();
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const std::string& name = plan.params[static_cast<std::size_t>(wanted[i])].name;
+    if (const auto want = std::ssize(all.at(name).values); brought[i] != want)
+      return Status(Code::internal, fmt::format("the places bring {} elements of parameter '{}', and it has {}",
+                                                brought[i], name, want));
+  }
+  return all;
+}
+
+}  // namespace troupe::runtime
