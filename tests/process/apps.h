@@ -140,8 +140,8 @@ struct Nesting final : troupe::actors::UserActor {
 };
 
 /// The signals of this process that UCX's library handles, and those of a crash that have not their usual effect behind
-/// a line of this program's own (name_act_of_crash; in a sanitized build that is a report); empty: none. `crashes`: look
-/// at the latter, too.
+/// a line of this program's own (name_act_of_crash; in a sanitized build that is a report); empty: none. `crashes`:
+/// look at the latter, too.
 inline std::string strange_signals(bool crashes) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   crashes = false;
