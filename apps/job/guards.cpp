@@ -34,15 +34,19 @@ struct GuardTime {
 };
 
 GuardTime guard_time(const Plan& plan, const GuardLayout& layout) {
-  const LinkCost& link = plan.costs.inter_node;
   GuardTime time;
   for (Rank r = 0; r < plan.workers(); ++r) {
+    if (layout.guard_of(r) < 0) continue;  // there is one machine only
+    const LinkCost& link = plan.costs.link(r, layout.guard_of(r));
     const std::int64_t slot = layout.part(r).slot_bytes;
     const auto bytes = static_cast<double>(slot);
     const double copy_s = 2 * bytes / plan.costs.memory_bytes_per_s;  // read and written
     const double work_s = copy_s + bytes / link.alone_bytes_per_s();
+    // So many messages are under way at a time; the next ones wait until these are delivered.
+    const std::int64_t at_once = guard_messages_at_once * guard_message_bytes;
+    const auto rounds = static_cast<double>((slot + at_once - 1) / at_once);
     time.work_s = std::max(time.work_s, work_s);
-    time.whole_s = std::max(time.whole_s, work_s + link.delivery_s(slot));
+    time.whole_s = std::max(time.whole_s, work_s + rounds * link.delivery_s(std::min(slot, guard_message_bytes)));
   }
   return time;
 }
@@ -50,9 +54,10 @@ GuardTime guard_time(const Plan& plan, const GuardLayout& layout) {
 }  // namespace
 
 Status check_guard_every(const std::string& text) {
-  if (text == "auto" || text == "off" || number_in(text) >= guard_within_least) return {};
-  return invalid(fmt::format("'{}': expected auto, off, or the steps that a loss may repeat, {} or more", text,
-                             guard_within_least));
+  const std::int64_t n = number_in(text);
+  if (text == "auto" || text == "off" || (n >= guard_within_least && n <= guard_within_most)) return {};
+  return invalid(fmt::format("'{}': expected auto, off, or the steps that a loss may repeat, {} to {}", text,
+                             guard_within_least, guard_within_most));
 }
 
 GuardChoice choose_guards(const JobArguments& a, const Plan& plan, double step_s) {
@@ -63,7 +68,8 @@ GuardChoice choose_guards(const JobArguments& a, const Plan& plan, double step_s
   const GuardLayout layout(plan, machines);
   const GuardTime time = guard_time(plan, layout);
   const auto steps_of = [step_s](double s) {
-    return std::max<std::int64_t>(1, std::llround(std::ceil(s / std::max(step_s, 1e-9))));
+    return std::clamp<std::int64_t>(std::llround(std::ceil(std::min(s / std::max(step_s, 1e-9), 1e12))), 1,
+                                    guard_within_most / 4);
   };
   // Twice the predicted time: a guard that is late holds a vote.
   out.window_most = 2 * steps_of(time.whole_s) - 1;

@@ -150,8 +150,8 @@ struct CoordinatorOptions {
   /// in memory, as after an incident.
   std::optional<StateLeft> left;
   /// A job whose places are on several machines, of which one alone has a part of the state, repeats so many steps at
-  /// most when it is lost (CO-8 guards): guard_within_least or more; 0: nothing is guarded. Of a plan that keeps
-  /// versions.
+  /// most when it is lost (CO-8 guards): guard_within_least to guard_within_most; 0: nothing is guarded. Of a plan that
+  /// keeps versions.
   std::int64_t guard_within = 0;
   /// Steps beside the first in which a guard must be whole, at most: 0 or more.
   std::int64_t guard_window_most = std::numeric_limits<std::int64_t>::max();

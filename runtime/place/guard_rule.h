@@ -37,6 +37,10 @@ struct GuardRule {
 
 /// A job that loses a machine repeats so many steps at most, and no fewer can be promised than this.
 inline constexpr std::int64_t guard_within_least = 2;
+inline constexpr std::int64_t guard_within_most = 1'000'000'000;
+/// A part travels in messages of so many bytes, and so many of them are under way at a time.
+inline constexpr std::int64_t guard_message_bytes = 1 << 20;
+inline constexpr int guard_messages_at_once = 4;
 /// The rule with which at most `steps` are repeated. Of these steps one is that whose votes prove a guard whole; of the
 /// others a guard has as many as it can have, but `window_most`, to be whole. Without machines. REQUIRES: steps >=
 /// guard_within_least, window_most >= 0.

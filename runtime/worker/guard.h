@@ -19,9 +19,6 @@ namespace troupe::runtime {
 
 /// Channels of guards begin here, above those of healing.
 inline constexpr std::uint32_t first_guard_channel = 3u << 30;
-/// A part travels in messages of so many bytes, and so many of them are under way at a time.
-inline constexpr std::int64_t guard_message_bytes = 1 << 20;
-inline constexpr int guard_messages_at_once = 4;
 
 /// Bytes of a slot of parameters that a place copies into a slot of its own part.
 struct GuardRun {

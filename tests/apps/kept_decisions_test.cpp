@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -199,13 +200,14 @@ TEST_CASE("guards of auto take a fiftieth of the steps at most, and are promised
   for (const auto& param : plan.params) count += elements(plan.tensors[param.tensor].shape);
   // Each machine sends half of the parameters and of both moments.
   const double link_s = 6 * static_cast<double>(count) / plan.costs.inter_node.alone_bytes_per_s();
+  const double work_s = link_s + 2 * 6 * static_cast<double>(count) / plan.costs.memory_bytes_per_s;
   for (const double step_s : {1.0, 0.1, 0.01, 0.001, 0.0001}) {
     CAPTURE(step_s);
     const GuardChoice guards = choose_guards(run.a, plan, step_s);
     const runtime::GuardRule rule = runtime::guard_within(guards.within, guards.window_most);
     const double between_s = static_cast<double>(rule.every) * step_s;
-    CHECK(between_s >= 50 * link_s);
-    CHECK(between_s <= step_s + 150 * link_s);  // with the copy, which reads and writes, and the latency
+    CHECK(between_s >= 50 * work_s);
+    CHECK(between_s <= step_s + 50.2 * work_s);  // whole pages, and places that have a little more
     const double whole_s = static_cast<double>(rule.window + 1) * step_s;
     const double latency_s =
         plan.costs.inter_node.latency_s;  // takes nothing from the steps, but time until it is whole
@@ -213,7 +215,28 @@ TEST_CASE("guards of auto take a fiftieth of the steps at most, and are promised
     CHECK(whole_s <= 2 * (step_s + latency_s) + 6 * link_s);
   }
   CHECK(choose_guards(run.a, plan, 1000).within == runtime::guard_within_least);
-  run.a.guard_every = "9";  // a number keeps its promise, with fewer guards
+
+  // By the link that a guard takes, and for as long as its messages wait for one another there.
+  const auto rule_of = [&](const runtime::Plan& p) {
+    const GuardChoice guards = choose_guards(run.a, p, 1e-3);
+    return runtime::guard_within(guards.within, guards.window_most);
+  };
+  runtime::Plan odd = plan;
+  LinkCost slow = plan.costs.inter_node;
+  slow.bytes_per_s = slow.link_bytes_per_s = plan.costs.inter_node.alone_bytes_per_s() / 5;  // together a tenth
+  odd.costs.odd_links = {{0, 1, slow}};
+  const double ratio = static_cast<double>(rule_of(odd).every) / static_cast<double>(rule_of(plan).every);
+  CHECK(ratio == doctest::Approx((10 * link_s + work_s - link_s) / work_s).epsilon(0.05));
+  runtime::Plan far = plan;
+  far.costs.inter_node.latency_s = 0.01;
+  far.costs.inter_node.rendezvous_s = 0.02;
+  const double rounds = std::ceil(6 * static_cast<double>(count) / (4 << 20));
+  REQUIRE(rounds >= 2);
+  const double waits_s = static_cast<double>(rule_of(far).window + 1) * 1e-3;
+  CHECK(waits_s >= 2 * rounds * 0.03);
+  CHECK(waits_s <= 2 * (rounds * 0.03 + work_s + 1e-3));
+  CHECK(rule_of(far).every == rule_of(plan).every);  // latency takes nothing from the steps
+  run.a.guard_every = "9";                           // a number keeps its promise, with fewer guards
   const GuardChoice nine = choose_guards(run.a, plan, 1000);
   CHECK(nine.within == 9);
   CHECK(runtime::guard_within(nine.within, nine.window_most).every == 7);

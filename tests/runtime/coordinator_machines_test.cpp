@@ -1,6 +1,8 @@
 // How a coordinator goes on when places are on several machines.
 #include <algorithm>
+#include <array>
 
+#include "runtime/launch/running_job.h"
 #include "tests/runtime/three_places.h"
 
 using namespace three_places;
@@ -210,6 +212,32 @@ TEST_CASE("a shape with fewer ranks than machines is given to those that have an
   CHECK(job.shapes[0] == std::vector<PlaceId>{PlaceId{1}, PlaceId{3}});
   for (const Rank r : {1, 3}) job.hear(r, WorkerAddress{"a"});
   CHECK(job.last<Connect>().adopt > 0);
+}
+
+TEST_CASE("places guard as rarely as the job may repeat steps, and wait for no guard longer than it says") {
+  for (const auto& [within, most, every, window] :
+       std::vector<std::array<std::int64_t, 4>>{{9, 1, 7, 1}, {9, 0, 8, 0}, {9, 100, 5, 3}, {2, 100, 1, 0}}) {
+    ThreePlaces job(nullptr, 1, true, 3, CoordinatorOptions().detect_ns, [&](CoordinatorOptions& o) {
+      o.guard_within = within;
+      o.guard_window_most = most;
+    });
+    job.machines = {{0, 0}, {1, 1}, {2, 2}};
+    job.enter();
+    const Connect connect = job.last<Connect>();
+    CAPTURE(within);
+    CAPTURE(most);
+    CHECK(connect.guard.every == every);
+    CHECK(connect.guard.window == window);
+  }
+}
+
+TEST_CASE("a job's coordinator has the guards that its options say") {
+  JobOptions options;
+  options.guard_within = 31;
+  options.guard_window_most = 7;
+  const CoordinatorOptions o = coordinator_options(options, Plan{});
+  CHECK(o.guard_within == 31);
+  CHECK(o.guard_window_most == 7);
 }
 
 TEST_CASE("what a lost place has guarded is taken from its guard, also where others of its machine live") {
