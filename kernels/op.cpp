@@ -64,7 +64,7 @@ Status check_attributes(const OpDef& op, const Attrs& attrs) {
   std::vector<Attribute> has = op.attributes;
   if (op.random) has.push_back(text_attribute("rng"));
   for (const auto& [name, value] : attrs.all()) {
-    const auto it = std::find_if(has.begin(), has.end(), [&](const Attribute& a) { return a.name == name; });
+    const auto it = std::find_if(has.begin(), has.end(), [&name = name](const Attribute& a) { return a.name == name; });
     if (it == has.end()) {
       std::string known;
       for (const Attribute& a : has) known += (known.empty() ? "" : ", ") + a.name;
