@@ -90,6 +90,8 @@ Status UpdateBody::run(const ActContext& c, Parallel& par) {
   return {};
 }
 
+constexpr std::int64_t wanted_bytes_at_once = 1 << 20;
+
 DigestBody::DigestBody(std::vector<Part> parts, PortMemory params, ReportSink report,
                        std::function<bool(std::int32_t)> wanted)
     : parts_(std::move(parts)), params_(params), report_(std::move(report)), wanted_(std::move(wanted)) {}
@@ -103,15 +105,24 @@ Status DigestBody::run(const ActContext& c, Parallel& par) {
                         kernels::all_finite(reinterpret_cast<const float*>(part.view.data),
                                             part.view.extent.elements());
     // A report is a list of doubles: each holds the 64 bits of a word.
-    Report report{Report::Kind::digest,
-                  part.name,
-                  c.step,
-                  -1,
-                  {std::bit_cast<double>(words[0]), std::bit_cast<double>(words[1]), finite ? 1.0 : 0.0,
-                   static_cast<double>(part.view.extent.elements())},
-                  {}};
-    if (wanted_ && wanted_(part.param)) report.bytes.assign(part.view.data, part.view.data + part.view.bytes());
-    report_(c.program, std::move(report));
+    report_(c.program, {Report::Kind::digest,
+                        part.name,
+                        c.step,
+                        -1,
+                        {std::bit_cast<double>(words[0]), std::bit_cast<double>(words[1]), finite ? 1.0 : 0.0,
+                         static_cast<double>(part.view.extent.elements())},
+                        {}});
+    if (!wanted_ || !wanted_(part.param)) continue;
+    for (std::int64_t at = 0; at < part.view.bytes(); at += wanted_bytes_at_once) {
+      const auto* first = part.view.data + at;
+      const auto* end = part.view.data + std::min(part.view.bytes(), at + wanted_bytes_at_once);
+      report_(c.program, {Report::Kind::parameter,
+                          part.name,
+                          c.step,
+                          -1,
+                          {static_cast<double>(at / size_of(part.view.dtype))},
+                          {first, end}});
+    }
   }
   return {};
 }

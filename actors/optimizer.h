@@ -69,7 +69,7 @@ class UpdateBody final : public Body {
 };
 
 /// Reports of each part its digest (see kernels::digest), 1 where all of its elements are finite, else 0, and how many
-/// elements it has; of a part that is wanted its bytes, too. Reductions combines the digests to a value that any
+/// elements it has; of a part that is wanted its elements, too. Reductions combines the digests to a value that any
 /// topology shares.
 class DigestBody final : public Body {
  public:

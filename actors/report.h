@@ -17,11 +17,14 @@ struct Report {
     value,  ///< what the application reports, under a name of its own
     loss,   ///< a microbatch's part of the loss that is minimised
     /// The two words of a parameter's digest, 1 where all of its elements are finite, else 0, and how many elements it
-    /// has; `name` is NAME|EXTENT. `bytes`: the elements, where they are wanted.
+    /// has; `name` is NAME|EXTENT.
     digest,
     shard,  ///< the shard that a place has written: see actors/writer.h
     /// of a shard so far: [stall in seconds, bytes of parameters, of moments]
     saving,
+    /// Elements of a parameter that is wanted, from the one on that `values` says; `name` as a digest's. Sent at once,
+    /// in messages of a bounded size: what a place says of its life is not to wait behind them.
+    parameter,
   };
   Kind kind = Kind::value;
   std::string name;
@@ -29,6 +32,7 @@ struct Report {
   std::int32_t microbatch = -1;
   std::vector<double> values;
   std::vector<std::byte> bytes;  ///< of a value: what the application has reported as bytes
+  std::int32_t place = -1;       ///< rank of the place that reports, as the session knows it
   /// `bytes` as text.
   std::string_view text() const { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 };

@@ -2,14 +2,7 @@
 # the libraries, the command, and what find_package(Troupe) reads. An application links Troupe::runtime, or with the
 # language model Troupe::lm, and includes <troupe/...>, also where it takes the source tree in as a subdirectory.
 
-# Headers for applications; what these include is installed with them. <troupe/troupe.h> has those of the runtime.
-set(TROUPE_RUNTIME_HEADERS
-  actors/user_actor.h checkpoint/catalog.h devices/base/philox.h devices/files/file_storage.h devices/host_memory.h
-  kernels/check_op.h kernels/op.h kernels/ops.h kernels/rules.h placement/cost.h runtime/compile/compile.h
-  runtime/elastic/incident.h runtime/graph/graph.h runtime/launch/app.h runtime/launch/sim_cluster.h runtime/search/ahead.h runtime/search/shapes.h
-  runtime/session/checkpoint_tracker.h runtime/session/session.h runtime/show/plan_text.h runtime/simulate/token_game.h
-  runtime/worker/injection.h)
-set(TROUPE_MODEL_HEADERS apps/costs/find_costs.h apps/lm/model.h)
+include(headers)
 
 # In a build folder <troupe/...> are links to the sources.
 set(lines "// What an application of Troupe needs: its graph, its actors and ops, plans, jobs.\n#pragma once\n\n")
@@ -18,8 +11,7 @@ foreach(header IN LISTS TROUPE_RUNTIME_HEADERS)
 endforeach()
 set(umbrella "${PROJECT_BINARY_DIR}/include/troupe/troupe.h")
 file(CONFIGURE OUTPUT "${umbrella}" CONTENT "${lines}" @ONLY)
-set(sources placement devices kernels comm checkpoint actors runtime apps)
-foreach(folder IN LISTS sources)
+foreach(folder IN LISTS TROUPE_HEADER_FOLDERS)
   file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${folder}" "${PROJECT_BINARY_DIR}/include/troupe/${folder}" SYMBOLIC)
 endforeach()
 
@@ -39,7 +31,5 @@ install(TARGETS troupe RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 install(DIRECTORY apps/configs/ DESTINATION "${CMAKE_INSTALL_DATADIR}/troupe/configs" FILES_MATCHING PATTERN "*.toml")
 install(FILES "${umbrella}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/troupe")
 install(CODE "set(ROOT \"${PROJECT_SOURCE_DIR}\")
-set(FOLDERS \"${sources}\")
-set(HEADERS \"${TROUPE_RUNTIME_HEADERS};${TROUPE_MODEL_HEADERS}\")
 set(INTO \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/troupe\")")
 install(SCRIPT "${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake")

@@ -1,9 +1,10 @@
-# Installs HEADERS, and all that they include of this project, from the sources ROOT into the folder INTO. There they name
-# each other <troupe/FOLDER/NAME.h>: FOLDER alone could be a folder of the application, too. Run by `cmake --install`
-# (cmake/Install.cmake). FOLDERS: those of the project.
+# Installs the headers for applications (headers.cmake), and all that they include of this project, from the sources ROOT
+# into the folder INTO. There they name each other <troupe/FOLDER/NAME.h>: FOLDER alone could be a folder of the
+# application, too. Run by `cmake --install` (cmake/Install.cmake).
 cmake_minimum_required(VERSION 3.25)
-list(JOIN FOLDERS "|" any_folder)
-set(waiting ${HEADERS})
+include("${CMAKE_CURRENT_LIST_DIR}/headers.cmake")
+list(JOIN TROUPE_HEADER_FOLDERS "|" any_folder)
+set(waiting ${TROUPE_RUNTIME_HEADERS} ${TROUPE_MODEL_HEADERS})
 set(done "")
 while(waiting)
   list(POP_FRONT waiting header)

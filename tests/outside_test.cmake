@@ -1,6 +1,7 @@
 # An application outside the tree is built as docs/applications.md says, in each of its two ways: Troupe is installed into
 # an empty folder, or is a subdirectory. A project of that page's lines configures, an example compiles in it, links and
-# runs; with the installed Troupe the page's program does, too, and goes on from its checkpoint. As a subdirectory it
+# runs; with the installed Troupe the page is followed from an empty folder on: its program is built by its commands, runs
+# on two workers, and goes on from its checkpoint. As a subdirectory it
 # links the libraries of this build: making its own would take minutes.
 # Run as: cmake -DROOT=... -DBUILD=... -DSANITIZE=... -DSCRATCH=... -P outside_test.cmake
 cmake_minimum_required(VERSION 3.25)
@@ -39,6 +40,13 @@ blocks(cmake)
 if(NOT count EQUAL 2)
   message(FATAL_ERROR "docs/applications.md has ${count} blocks of CMake lines: expected that for the installed Troupe, then that for a subdirectory")
 endif()
+set(installed "${block_1}")
+set(subdirectory "${block_2}")
+blocks(sh)
+if(NOT count EQUAL 2)
+  message(FATAL_ERROR "docs/applications.md has ${count} blocks of commands: expected those that install Troupe, then those that build an application")
+endif()
+set(commands "${block_2}")
 file(REMOVE_RECURSE "${SCRATCH}")
 
 # run(WRONG COMMAND...): runs the command in the project's build folder; its standard output is in `said`. Where it fails, the
@@ -78,7 +86,7 @@ endmacro()
 set(project "${SCRATCH}")
 file(MAKE_DIRECTORY "${SCRATCH}/build")
 run("cmake --install fails" "${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${SCRATCH}/prefix")
-begin(installed "${block_1}" "-DCMAKE_PREFIX_PATH=${SCRATCH}/prefix" -DCMAKE_BUILD_TYPE=Debug)
+begin(installed "${installed}" "-DCMAKE_PREFIX_PATH=${SCRATCH}/prefix" -DCMAKE_BUILD_TYPE=Debug)
 run("two_actors.cpp does not build" ninja)
 check_flags()
 if(said MATCHES "${ROOT}/(runtime|actors)" OR said MATCHES "-I ?${ROOT}( |$)")
@@ -89,8 +97,14 @@ says("two_actors.cpp" "step 2: sum = 1612\n")
 run("the installed command does not run" "${SCRATCH}/prefix/bin/troupe" plan "${SCRATCH}/prefix/share/troupe/configs/lm-tiny.toml")
 says("the installed command" "peak memory per device")
 
+# The page, from an empty folder on.
+set(project "${SCRATCH}/followed")
+file(MAKE_DIRECTORY "${project}/build")
+file(WRITE "${project}/CMakeLists.txt" "${installed}\n")
 file(WRITE "${project}/main.cpp" "${program}")
-run("the program of docs/applications.md does not build" ninja)
+string(REPLACE "=PREFIX" "=\"${SCRATCH}/prefix\"" commands "${commands}")
+run("the commands of docs/applications.md fail" sh -ec "cd ..\n${commands}")
+says("the program" "step 9: loss " "params_hash ")
 run("the program does not run" ./my_app 20 straight)
 says("the program" "step 0: loss " "step 19: loss " "params_hash ")
 string(REGEX MATCH "params_hash [0-9a-f]+" straight "${said}")
@@ -106,7 +120,7 @@ if(said MATCHES "step 9: loss ")
 endif()
 
 # As a subdirectory.
-string(REPLACE "path/to/troupe" "\"${ROOT}\"" lines "${block_2}")
+string(REPLACE "path/to/troupe" "\"${ROOT}\"" lines "${subdirectory}")
 begin(subdirectory "${lines}" "-DTROUPE_SANITIZE=${SANITIZE}")
 if(EXISTS "${project}/build/troupe/tests")
   message(FATAL_ERROR "the project has Troupe's tests among its own")

@@ -15,24 +15,27 @@ using namespace troupe::runtime;
 struct Table {
   std::vector<float> features;  // row by row
   std::vector<std::int32_t> labels;
+  std::size_t columns = 0;
+  bool good = true;  // equally long rows
   explicit Table(const std::string& file) {
     std::ifstream in(file);
     for (std::string line; std::getline(in, line);) {
       std::istringstream row(line);
-      const auto before = features.size();
       for (float v; row >> v;) features.push_back(v);
-      if (features.size() == before) continue;
+      if (line.empty() || features.empty()) continue;
       labels.push_back(static_cast<std::int32_t>(features.back()));
       features.pop_back();
+      if (columns == 0) columns = features.size();
+      good &= features.size() == columns * labels.size() && row.eof() && (labels.back() | 1) == 1;
     }
   }
 };
 
-/// Publishes the rows of each microbatch.
-struct Rows final : actors::UserActor {
+struct Rows final : actors::UserActor {  // publishes those of each microbatch
   explicit Rows(const actors::UserActorInfo& info) : table(info.attrs.text("file")) {}
   Status act(actors::UserCall& call) override {
     auto &x = call.out[0], &y = call.out[1];
+    if ((call.microbatch + 1) * y.size() > std::ssize(table.labels)) return invalid("the table has changed");
     std::copy_n(table.features.begin() + call.microbatch * x.size(), x.size(), x.as<float>());
     std::copy_n(table.labels.begin() + call.microbatch * y.size(), y.size(), y.as<std::int32_t>());
     return {};
@@ -49,8 +52,9 @@ int main(int argc, char** argv) {
   constexpr std::int64_t microbatches = 4;  // rows beyond a multiple of 4 are left out
   const Table table(argv[1]);
   const auto rows = std::ssize(table.labels) / microbatches;
-  if (rows == 0) return std::fprintf(stderr, "%s: expected a table of 4 rows or more\n", argv[1]), exit_data;
-  const auto columns = std::ssize(table.features) / std::ssize(table.labels);
+  if (rows == 0 || !table.good)
+    return std::fprintf(stderr, "%s: expected 4 or more rows of numbers\n", argv[1]), exit_data;
+  const auto columns = static_cast<std::int64_t>(table.columns);
   Graph g(app.ops());
   g.program("train", {.microbatches = microbatches, .samples = rows});
   const auto data = g.actor("rows", "table", {}, {{"x", {DType::f32, {rows, columns}}}, {"y", {DType::i32, {rows}}}},

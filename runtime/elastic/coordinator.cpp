@@ -491,7 +491,7 @@ void Coordinator::finish_checkpoints() {
 
 JobResult Coordinator::take_result() {
   result_.params_hash = session_->params_hash();
-  if (result_.status.ok()) result_.parameters = session_->parameters();
+  result_.parameters = session_->parameters();
   result_.committed_steps = session_->committed();
   result_.void_steps = told_.void_steps();
   result_.late_messages = fence_.dropped();

@@ -38,7 +38,7 @@ struct JobResult {
   std::int64_t void_steps = 0;
   std::vector<Incident> incidents;
   std::vector<std::string> missed_drills;  ///< JobOptions::inject whose act has not come
-  FinalParameters parameters;              ///< those that SessionOptions::parameters names, of the last version
+  FinalParameters parameters;              ///< SessionOptions::parameters; empty: none came
   std::int64_t late_messages = 0;          ///< control messages of other generations, which were dropped
 };
 

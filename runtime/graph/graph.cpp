@@ -119,6 +119,8 @@ Value Graph::param(const std::string& name, const Shape& shape, Init init, bool 
              troupe::to_string(shape));
       return n.out[0];
     }
+  if (names_.count(name) > 0)
+    fail("parameter '" + name + "' has the name of an actor or op of this graph: choose another one");
   check_type("parameter '" + name + "'", {DType::f32, shape}, 1);
   if (!std::isfinite(init.value) || (init.kind == Init::Kind::normal && init.value < 0))
     fail(fmt::format("parameter '{}' begins with {} {}: expected a finite number{}", name,

@@ -127,7 +127,7 @@ class Graph {
   std::int32_t shared_unit(const std::string& name);
 
   /// A parameter, f32; the same name gives the same value (tying, sharing between programs). Error: another shape than
-  /// before.
+  /// before; the name of an actor or op.
   Value param(const std::string& name, const Shape& shape, Init init, bool decay = true);
   /// One op; returns its outputs. Inputs are values of this program or parameters. Error: an op that is not registered,
   /// inputs that it does not take, state in a program that is not stateful.

@@ -11,6 +11,7 @@
 
 #include "checkpoint/catalog.h"
 #include "comm/ucx/ucx_signals.h"
+#include "devices/base/philox.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
 #include "devices/host_memory.h"
@@ -311,9 +312,10 @@ Status App::check_job(const Plan& plan, const JobOptions& options) const {
     TROUPE_TRY(check_recovers(plan, options.session));
     TROUPE_TRY(check_acts_by_call(plan, by_history_));
   }
-  if (options.guard_within != 0 && options.guard_within < guard_within_least)
-    return invalid(fmt::format("JobOptions::guard_within is {}: expected {} or more, or 0 for none",
-                               options.guard_within, guard_within_least));
+  if (const auto within = options.guard_within;
+      within != 0 && (within < guard_within_least || within > guard_within_most))
+    return invalid(fmt::format("JobOptions::guard_within is {}: expected {} to {}, or 0 for none", within,
+                               guard_within_least, guard_within_most));
   if (options.guard_window_most < 0)
     return invalid(fmt::format("JobOptions::guard_window_most is {}: expected 0 or more", options.guard_window_most));
   if (!options.replaces && (!options.recovers || !options.replan))
@@ -349,14 +351,15 @@ SimOutcome App::simulate(const Plan& plan, JobOptions options, std::uint64_t see
   cluster.seed = seed;
   cluster.storage = &storage;
   cluster.restore = options.checkpoint.restore;
-  cluster.recovers = options.recovers;
-  cluster.stall_s = options.stall_s;
+  cluster.run_kernels = options.run_kernels;
+  cluster.on_ready = std::move(options.on_ready);
   std::unique_ptr<CheckpointTracker> checkpoints;
   if (const std::string& dir = options.checkpoint.dir; !dir.empty()) {
     checkpoints = std::make_unique<CheckpointTracker>(plan, options.checkpoint, options.session.first_step,
                                                       options.session.steps, storage, disk, no_time.clock());
     out.job.exit_code = exit_checkpoint;
-    if (out.job.status = checkpoints->begin(seed + 1); !out.job.status.ok()) return out;
+    // The number of a folder and a seed is always the same, as the digest is; others have others.
+    if (out.job.status = checkpoints->begin(philox_key(seed, dir)); !out.job.status.ok()) return out;
     const checkpoint::Stamp& claim = checkpoints->claim();
     cluster.save = {dir, claim.job};
     cluster.generation = {claim.job, claim.generation};

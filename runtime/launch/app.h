@@ -1,12 +1,15 @@
 // App: an application of Troupe is an executable. main() registers ops and actors, lets the App take over
 // if this process is a worker, and otherwise builds a graph and runs it:
 //
-//   troupe::runtime::App app;
-//   app.actor<Source>("source");
-//   app.serve_if_worker(argc, argv);               // workers re-execute this binary and stay here
-//   Graph g(app.ops());  ...
-//   auto plan = compile(g, {.stages = stage_meshes({1, 1})});
-//   return app.run_main(plan, {.session = {.steps = 10}});
+//   int main(int argc, char** argv) {
+//     App app;
+//     app.actor<Source>("source");
+//     app.serve_if_worker(argc, argv);  // workers re-execute this binary and stay here
+//     Graph g(app.ops());
+//     add_model(g);
+//     const auto plan = compile(g, {.stages = stage_meshes({1, 1})});
+//     return app.run_main(plan, {.session = {.steps = 10}});
+//   }
 #pragma once
 
 #include <memory>
@@ -26,7 +29,7 @@
 namespace troupe::runtime {
 
 class Leadership;   // runtime/store/leadership.h
-struct SimOutcome;  // runtime/launch/sim_cluster.h
+struct SimOutcome;  // runtime/launch/sim_run.h
 
 /// The machines of a job.
 struct JobMachines {
@@ -193,8 +196,9 @@ class App {
   JobResult run(const Plan& plan, JobOptions options) const;
   /// Runs the job in the calling thread, over simulated clock, network and devices: the same seed gives the same run,
   /// message for message (SimRun::digest), another one other timings and the same numbers (NU-1 runs). Actors and
-  /// kernels compute, callbacks are called, checkpoints are written, as in run(): what an application is debugged with.
-  /// Options of processes, machines, signals, drills and traces mean nothing here, nor does `replan`. Error: as run().
+  /// kernels compute, checkpoints are written, as in run(): what an application is debugged with. Of `options` it takes
+  /// `session`, `checkpoint`, run_kernels and on_ready, with their callbacks; nothing is lost here, so that none of
+  /// recovery's means anything, nor those of processes, machines, signals, drills and traces. Error: as run().
   SimOutcome simulate(const Plan& plan, JobOptions options, std::uint64_t seed) const;
   /// The last line of a main(): runs the plan, prints an error to stderr, returns the exit code.
   int run_main(const Expected<Plan>& plan, JobOptions options) const;

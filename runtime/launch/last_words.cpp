@@ -53,7 +53,7 @@ struct Line {
 
 void on_crash(int signal) {
   Line line;
-  line.add("troupe: %s", ::strsignal(signal));  // a text that is there: it has no number that would be written into it
+  line.add("troupe: %s", ::sigdescr_np(signal));
   if (const auto* own = actors::RunningAct::own) {
     line.add(" in an act of ");
     line.add(*own);

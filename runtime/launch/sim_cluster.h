@@ -10,6 +10,7 @@
 
 #include "comm/sim/sim_network.h"
 #include "runtime/elastic/coordinator.h"
+#include "runtime/launch/sim_run.h"
 #include "runtime/worker/worker.h"
 
 namespace troupe::runtime {
@@ -54,7 +55,8 @@ struct SimClusterOptions {
   std::string restore;
   /// the run fails (`unavailable`) at the coordinator's n-th message; -1: never
   std::int64_t stop_after = -1;
-  std::vector<SimFault> faults;  ///< REQUIRES: of places of the plan, two where it has a peer
+  std::vector<SimFault> faults;    ///< REQUIRES: of places of the plan, two where it has a peer
+  std::function<void()> on_ready;  ///< all places are ready: the first step begins; may be empty
   /// Sees each place that has a worker when the job is over, whatever has happened to it. May be empty.
   std::function<void(Rank, const Worker&)> at_end;
   /// The job goes on when a place is lost. REQUIRES of the plan that it keeps versions.
@@ -65,49 +67,14 @@ struct SimClusterOptions {
   Rank spares = 0;                  ///< places that have no rank at first
   /// The machine of each place; empty: all are on one. Places open memory of their machine only.
   std::vector<std::int32_t> machines;
-  std::int64_t guard_within = 0;  ///< CoordinatorOptions::guard_within
+  std::int64_t guard_within = 0;                                              ///< CoordinatorOptions::guard_within
+  std::int64_t guard_window_most = std::numeric_limits<std::int64_t>::max();  ///< CoordinatorOptions::guard_window_most
   /// A memory that lies, for tests that must notice: a slot that an update was writing passes for whole.
   bool whole_early = false;
   bool fenced = true;  ///< false: CL-1 (one generation) is broken, for tests that must notice
   /// As JobOptions::stall_s, of virtual time: by default longer than any act of a plan takes, and reached at once where
   /// no event is left.
   int stall_s = 1'000'000'000;
-};
-
-/// A fault that has found something to disturb.
-struct SimHit {
-  std::size_t fault = 0;  ///< which of SimClusterOptions::faults, in the order of their events
-  std::int64_t at_ns = 0;
-};
-
-struct SimRun {
-  std::string params_hash;
-  std::vector<StepResult> steps;
-  std::vector<std::int64_t> told_ns;  ///< when the application was told of each
-  SumState sums;                      ///< of the last version
-  std::int64_t virtual_ns = 0;
-  std::int64_t messages = 0;   ///< that reached the coordinator
-  std::int64_t events = 0;     ///< of clock and network, and calls for the coordinator's time
-  std::int64_t fault_ns = -1;  ///< when the first fault was due; -1: none was
-  std::vector<SimHit> hits;
-  std::int64_t begun_ns = -1;  ///< when all places were ready for the first time; -1: never
-  /// Pairs of places, the lower first, that have exchanged messages in any generation. Of a job that recovers.
-  std::set<std::pair<Rank, Rank>> linked;
-  std::int64_t late_orders = 0;  ///< messages of other generations that places have dropped
-  int restarts = 0;              ///< processes that were started anew
-  int changes = 0;               ///< requests to change that the coordinator has taken
-  int dismissed = 0;             ///< places that the job had no use for any more
-  bool suspected = false;  ///< a place said that it had lost a peer before the coordinator knew, and before the end
-  /// Rolling hash of what happened, in its order, each with its time: messages to and from the coordinator when they
-  /// were sent and when they arrived (whether they were taken, too), faults, ends of processes, data messages when they
-  /// were delivered (sender, receiver, header, payload), acts of all actors when they were done.
-  std::uint64_t digest = 0;
-};
-
-/// How a simulated job ended, whatever happened to it.
-struct SimOutcome {
-  JobResult job;
-  SimRun run;  ///< until then
 };
 
 /// Runs a plan to its end. The callbacks of `session` are called as in production. A job in which no event is left ends

@@ -46,17 +46,22 @@ CoordinatorOptions SimJob::coordinator_options(SessionOptions session) {
   CoordinatorOptions o;
   session.on_step = [this, told = std::move(session.on_step)](const StepResult& r) {
     run_.steps.push_back(r);
+    run_.steps.back().reports.clear();
     run_.told_ns.push_back(loop_.now_ns());
     if (told) told(r);
   };
   o.session = std::move(session);
-  o.on_ready = [this] { run_.begun_ns = loop_.now_ns(); };
+  o.on_ready = [this] {
+    run_.begun_ns = loop_.now_ns();
+    if (options_.on_ready) options_.on_ready();
+  };
   o.stall_s = options_.stall_s;
   o.recovers = options_.recovers;
   o.restore = options_.restore;
   o.replan = options_.replan;
   o.replaces = !o.replan;
   o.guard_within = options_.guard_within;
+  o.guard_window_most = options_.guard_window_most;
   return o;
 }
 

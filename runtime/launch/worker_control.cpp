@@ -15,8 +15,9 @@
 namespace troupe::runtime {
 
 void Control::send(JobGeneration of, const FromWorker& message) {
+  const auto bytes = encode(message);  // a large one takes its time, and heartbeats go on
   std::lock_guard lock(mutex_);
-  if (const Status s = link_.send(of, encode(message)); !s.ok()) end(s);
+  if (const Status s = link_.send(of, bytes); !s.ok()) end(s);
 }
 
 ToWorker Control::next() {

@@ -166,7 +166,7 @@ struct Closed {
   std::int64_t busy_ns = 0;          ///< of the compute stream since the last Closed of the step program
   actors::GradientReport gradients;  ///< a vote's; empty where no kernel runs (JobOptions::run_kernels)
 };
-/// A report sent at once: of a program whose feeds wait for reports, or Report::Kind::saving.
+/// A report sent at once: of a program whose feeds wait for reports, or Report::Kind::saving or parameter.
 struct EarlyReport {
   std::int32_t program = 0;
   Report report;

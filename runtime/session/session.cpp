@@ -143,7 +143,9 @@ Status Session::report(Rank from, const EarlyReport& m) {
   if (!decisions_.open(step))
     return Status(Code::internal, fmt::format("{} reports '{}' of step {}, which is not open", name_(from),
                                               m.report.name, m.report.step));
-  reports_.at(step)[static_cast<std::size_t>(from)].reports.push_back(m.report);
+  auto& reports = reports_.at(step)[static_cast<std::size_t>(from)].reports;
+  reports.push_back(m.report);
+  reports.back().place = from;
   // Several places may run the microbatch and report; which report comes first depends on timing.
   return plan_.leads(from) ? decisions_.reported(step, m.report) : Status{};
 }
@@ -159,6 +161,7 @@ Status Session::close(Rank from, const Closed& m) {
   }
   auto& place = reports_.at(step)[static_cast<std::size_t>(from)];
   place.reports.insert(place.reports.end(), m.reports.begin(), m.reports.end());
+  for (Report& r : place.reports) r.place = from;
   place.busy_ns = m.busy_ns;
   if (!decisions_.vote(step, from)) return {};
   TROUPE_TRY(complete(step, std::move(reports_.extract(step).mapped())));

@@ -52,8 +52,9 @@ struct SessionOptions {
   double clip = 0;  ///< global norm; 0: off
   /// Tokens of a step: StepResult::loss is divided by it. Gradients are not: the loss op's `scale` must agree.
   double loss_divisor = 1;
-  /// Parameters, by name, whose values JobResult::parameters has when the run ends without an error, of a plan that
-  /// trains; together at most final_parameters_bytes_max.
+  /// Parameters, by name, whose values JobResult::parameters has where the run has come to its last version, of a plan
+  /// that trains; together at most final_parameters_bytes_max. A run without kernels (JobOptions::run_kernels) has
+  /// none.
   std::vector<std::string> parameters;
   std::function<double(std::int64_t step)> lr;  ///< of each step; null: always AdamW::lr of Graph::minimize
   /// Programs besides training that read version v (made by v commits): evaluation, samples. A job asks once for each

@@ -46,7 +46,7 @@ class GameLinks {
   /// Carries a message from `now_ns` on. Returns when it is through the link.
   std::int64_t carry(const GameMessage& message, std::int64_t now_ns);
 
-  /// Interfaces and links, each way counted, by GameMessage::interface and ::link.
+  /// Interfaces and links, each way counted, by GameMessage::interface and GameMessage::link.
   std::size_t size() const { return free_at_ns_.size(); }
   std::int64_t free_at_ns(std::size_t i) const { return free_at_ns_[i]; }
 

@@ -24,18 +24,10 @@ std::vector<std::byte> commit_payload(const CommitStep& m) {
   return payload;
 }
 
-/// Error: reports of one step that no message has room for; names the largest.
-Status check_size(const std::vector<Report>& reports) {
-  std::size_t all = 0;
-  const Report* largest = nullptr;
-  for (const Report& r : reports) {
-    all += r.bytes.size() + r.values.size() * sizeof(double);
-    if (!largest || r.bytes.size() > largest->bytes.size()) largest = &r;
-  }
-  constexpr std::size_t most = control_bytes_max / 2;
-  if (all <= most) return {};
-  return invalid(fmt::format("what this place reports has {} bytes, '{}' alone {}: expected at most {} in a step", all,
-                             largest->name, largest->bytes.size(), most));
+/// Of what a place reports in a step: a message has room for it, with what surrounds each report there.
+constexpr std::size_t reported_bytes_max = control_bytes_max / 2;
+std::size_t size_in_message(const Report& r) {
+  return 100 + r.name.size() + r.bytes.size() + r.values.size() * sizeof(double);
 }
 
 }  // namespace
@@ -55,9 +47,17 @@ caf::behavior Conductor::make_behavior() {
         channel.control.ack(m.slot, deliver(channel));
       },
       [this](ActorReports& m) {
-        if (spec_.fed[m.program] || m.report.kind == Report::Kind::saving)
-          spec_.send(EarlyReport{m.program, std::move(m.report)});
-        else reports_[{m.program, m.report.step}].push_back(std::move(m.report));
+        const bool of_the_job = m.report.kind == Report::Kind::saving || m.report.kind == Report::Kind::parameter;
+        auto& [reports, bytes] = reports_[{m.program, m.report.step}];
+        if (!of_the_job && (bytes += size_in_message(m.report)) > reported_bytes_max)
+          return spec_.send(WorkerFailed{
+              "conductor",
+              invalid(fmt::format("with '{}', of {} bytes, this place has reported {} bytes in step {} of program {}: "
+                                  "expected at most {}",
+                                  m.report.name, size_in_message(m.report), bytes, m.report.step, m.program,
+                                  reported_bytes_max))});
+        if (of_the_job || spec_.fed[m.program]) spec_.send(EarlyReport{m.program, std::move(m.report)});
+        else reports.push_back(std::move(m.report));
       },
       [this](const actors::GradientPart& m) { add(m); },
       [this](const actors::StepClosed& m) { closed(m); },
@@ -137,10 +137,8 @@ void Conductor::closed(const actors::StepClosed& m) {
   const std::pair<std::int32_t, std::int64_t> key{m.program, m.step};
   if (++closing_[key] < spec_.closers[m.program]) return;
   closing_.erase(key);
-  Closed out{m.program, m.step, std::move(reports_[key]), 0, {}};
+  Closed out{m.program, m.step, std::move(reports_[key].reports), 0, {}};
   reports_.erase(key);
-  if (const Status s = check_size(out.reports); !s.ok())
-    return spec_.send(WorkerFailed{"conductor", s.in(fmt::format("step {} of program {}", m.step, m.program))});
   if (m.program == spec_.step_program) {
     order_.closed(m.step);
     out.gradients = std::exchange(gradients_, {});

@@ -72,7 +72,11 @@ class Conductor final : public actors::CafActor {
   SessionOrder order_;
   std::vector<caf::actor> actors_;
   std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> closing_;
-  std::map<std::pair<std::int32_t, std::int64_t>, std::vector<Report>> reports_;
+  struct Reported {
+    std::vector<Report> reports;  // that leave when the step closes
+    std::size_t bytes = 0;        // of all, those that have left among them
+  };
+  std::map<std::pair<std::int32_t, std::int64_t>, Reported> reports_;
   // of the step that trains: the next one's are made after its commit
   actors::GradientReport gradients_;
   std::int64_t busy_reported_ns_ = 0;

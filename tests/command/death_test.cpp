@@ -332,6 +332,8 @@ TEST_CASE("an actor of the user that fails is named, with the cause and its work
         How{"crash",
             {"worker 1 (pid ", "was killed by signal 11 (Segmentation fault)",
              "troupe: Segmentation fault in an act of actor 'culprit', step 2, microbatch 0\n"}},
+        How{"thread", {"troupe: Segmentation fault while these act: actor 'culprit', step 2, microbatch 0\n"}},
+        How{"op", {"troupe: Segmentation fault in an act of actor 'second", ", op 'glass', step 2, microbatch 0\n"}},
 #endif
         How{"exit", {"worker 1 (pid ", "exited with code 42"}}}) {
     CAPTURE(how.argument);

@@ -53,8 +53,10 @@ for how in [(2,), (4,), *((2, seed) for seed in range(1, 11))]:
     other = run(table, *how)
     assert other.returncode == 0, other.stderr
     assert other.stdout == first.stdout, (how, other.stdout, first.stdout)
-empty = os.path.join(folder, "empty")
-open(empty, "w").close()
-for none in [empty, os.path.join(folder, "missing")]:
-    wrong = run(none)
-    assert wrong.returncode == 3 and none in wrong.stderr, wrong
+for name, text in {"empty": "", "ragged": "1 1\n1 2 3 0\n2 0\n1 1 1 1\n", "label": "1 1\n2 0\n1 -1\n2 0\n", "words": "1 a 1\n" * 4, "missing": None}.items():
+    file = os.path.join(folder, name)
+    if text is not None:
+        with open(file, "w") as f:
+            f.write(text)
+    wrong = run(file)
+    assert wrong.returncode == 3 and file in wrong.stderr, (name, wrong)

@@ -97,13 +97,16 @@ TEST_CASE("an actor of a kind that no program has registered, and an op, are ref
     CAPTURE(with_op);
     Graph g(ops);
     g.program("main", {});
-    const Value x = g.actor("sorce", "input", {}, {{"x", {DType::f32, {2, 2}}}})[0];
-    if (with_op) g.report("y", g.op("my_relu", {x}, {}, "first")[0]);
-    const auto plan = compile(g, {});
+    g.unit("before");
+    const Value before = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 2}}}}, {{"stream", "x"}})[0];
+    g.unit("behind");
+    if (with_op) g.report("y", g.op("my_relu", {before}, {}, "first")[0]);
+    else g.actor("sorce", "input", {before}, {});
+    const auto plan = compile(g, {.stages = stage_meshes({1, 1})});
     REQUIRE_MESSAGE(plan.ok(), plan.status().message());
     JobOptions job = steps(1);
     job.prefixes = {{"no-such-command"}};  // a worker that is started fails
-    const JobResult result = App().run(*plan, job);
+    const JobResult result = test_app().run(*plan, job);
     CHECK(result.exit_code == exit_plan);
     CHECK(result.status.message() ==
           (with_op ? "op 'first' is of kind 'my_relu', which this program does not register"

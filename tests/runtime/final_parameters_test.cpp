@@ -125,26 +125,103 @@ TEST_CASE("parameters that a plan does not have, or that a result has no room fo
         std::string::npos);
 }
 
-TEST_CASE("a digest that brings too little, or bytes of no part of a parameter, is an error") {
+TEST_CASE(
+    "a parameter that stages share, or that tp divides beside dp and ZeRO, is whole and has the bits of one place") {
+  Shape_ tied;
+  tied.tied = true;
+  const auto of = [&](const std::vector<std::int64_t>& dp, std::int64_t tp, std::int32_t zero) {
+    CompileOptions o;
+    o.stages = stage_meshes(dp, tp);
+    o.zero = zero;
+    o.seed = 7;
+    const auto plan = compile(graph(ops(), tied), o);
+    REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+    std::vector<std::string> names;
+    for (const auto& p : plan->params) names.push_back(p.name);
+    auto result = trained(*plan, names, 2).job;
+    REQUIRE_MESSAGE(result.status.ok(), result.status.message());
+    REQUIRE(result.parameters.size() == names.size());
+    return result.parameters;
+  };
+  for (const std::int64_t tp : {1, 2}) {  // NU-3 model axes: tp decides bits
+    const auto one = of({1}, tp, 0);
+    for (const auto& [dp, zero] : std::vector<std::pair<std::vector<std::int64_t>, std::int32_t>>{
+             {{2}, 0}, {{2}, 3}, {{1, 1}, 0}, {{2, 1}, 1}, {{2, 1}, 3}}) {
+      CAPTURE(tp);
+      CAPTURE(zero);
+      CAPTURE(dp.size());
+      for (const auto& [name, parameter] : of(dp, tp, zero)) {
+        CAPTURE(name);
+        CHECK(parameter.values == one.at(name).values);
+      }
+    }
+  }
+}
+
+TEST_CASE("a job that has lost a place, before its last step or behind it, has the parameters of one that has not") {
+  const auto plan = planned({2}, 1, 0, true);
+  REQUIRE(plan.ok());
+  const auto undisturbed = trained(*plan, {"layer1.up"}).job.parameters;
+  REQUIRE(undisturbed.size() == 1);
+  int lost = 0;
+  for (std::int64_t at = 5; at < 1200; at += 60) {
+    SessionOptions session;
+    session.steps = 3;
+    session.loss_divisor = 16;
+    session.lr = [](std::int64_t) { return 1e-2; };
+    session.parameters = {"layer1.up"};
+    SimClusterOptions cluster;
+    cluster.recovers = true;
+    cluster.faults = {{at, SimFault::Kind::kill, 1}};
+    const SimOutcome out = simulate_job(*plan, ops(), actor_set(), std::move(session), cluster);
+    REQUIRE_MESSAGE(out.job.status.ok(), out.job.status.message());
+    lost += static_cast<int>(out.job.incidents.size());
+    CAPTURE(at);
+    REQUIRE(out.job.parameters.size() == 1);
+    CHECK(out.job.parameters.at("layer1.up").values == undisturbed.at("layer1.up").values);
+  }
+  CHECK(lost > 5);
+}
+
+TEST_CASE("places that bring too little, too much, or what is no part of a parameter are an error") {
   const auto plan = planned({2}, 1, 0);
   REQUIRE(plan.ok());
   const auto index = find_parameters(*plan, {"layer0.up"});
   REQUIRE(index.ok());
   const std::int64_t whole = 40 * 24;
   std::vector<Closed> places(2);
-  const auto bring = [&](std::int64_t elements) {
+  const auto bring = [&](std::int64_t elements, double behind = 0) {
     Report r;
-    r.kind = Report::Kind::digest;
+    r.kind = Report::Kind::parameter;
     r.name = "layer0.up|[0:40, 0:24]";
-    r.bytes.assign(static_cast<std::size_t>(elements) * sizeof(float), std::byte{0});
+    r.values = {behind};
+    r.bytes.assign(static_cast<std::size_t>(elements) * sizeof(float), std::byte{0x40});
     return r;
   };
+  const auto said = [&] { return assemble(*plan, *index, places).status().message(); };
   CHECK(assemble(*plan, *index, places)->empty());  // a run without kernels
   places[1].reports = {bring(whole - 1)};
-  CHECK(assemble(*plan, *index, places).status().message() ==
-        "worker 1 brings 3836 bytes of 'layer0.up'; its part has 960 elements");
+  CHECK(said() == "worker 1 brings 959 elements of 'layer0.up'; its part has 960");
+  places[1].reports = {bring(whole + 1)};
+  CHECK(said() == "worker 1 brings 3844 bytes of 'layer0.up' behind 0 elements; its part has 960");
+  for (const double behind : {0.0, 99.0, 101.0, -1.0}) {
+    places[1].reports = {bring(100), bring(whole - 100, behind)};
+    CHECK(said() == "worker 1 brings 3440 bytes of 'layer0.up' behind 100 elements; its part has 960");
+  }
   places[1].reports = {bring(whole)};
-  CHECK(assemble(*plan, *index, places)->at("layer0.up").values.size() == 960);
+  places[1].reports[0].bytes.pop_back();
+  CHECK(said() == "worker 1 brings 3839 bytes of 'layer0.up' behind 0 elements; its part has 960");
+  places[1].reports = {bring(100), bring(whole - 100, 100)};
+  const auto two = assemble(*plan, *index, places);
+  REQUIRE_MESSAGE(two.ok(), two.status().message());
+  float every = 0;
+  std::memset(&every, 0x40, sizeof every);
+  CHECK(two->at("layer0.up").values == std::vector<float>(960, every));
+  places.resize(3);
+  std::swap(places[1], places[2]);  // of a place that the plan does not have
+  CHECK(said() == "worker 2 brings 400 bytes of 'layer0.up' behind 0 elements; its part has 0");
+  std::swap(places[1], places[2]);
+  places[1].reports = {bring(whole)};
   places[0].reports = {bring(whole)};  // two replicas
   CHECK(assemble(*plan, *index, places).status().message() ==
         "the places bring 1920 elements of parameter 'layer0.up', and it has 960");

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <functional>
 #include <set>
 
 #include "checkpoint/catalog.h"
@@ -72,17 +73,26 @@ struct Counter final : actors::UserActor {
   }
 };
 
-/// What an actor reports that reads a tensor of 4 rows in this layout on a mesh {x: 2, dp: D}: microbatch, name, value.
-std::vector<std::string> told(std::int64_t dp, const Sbp& sbp) {
+/// Publishes its inputs, and says so.
+struct Echo final : actors::UserActor {
+  Status act(actors::UserCall& call) override {
+    call.report("echo", {static_cast<double>(call.in.size())});
+    for (auto& out : call.out) std::fill_n(out.as<float>(), out.size(), 1.0f);
+    return {};
+  }
+};
+
+/// What is told of a graph in a mesh: microbatch, name, value.
+std::vector<std::string> told_by(const Mesh& mesh, const std::function<void(Graph&)>& build) {
   App app;
   app.actor<Counter>("counter");
   app.actor<Teller>("teller");
+  app.actor<Echo>("echo");
   Graph g(app.ops());
   g.program("main", {.microbatches = 2, .samples = 4});
-  const Value x = g.actor("counter", "source", {}, {{"x", {DType::f32, {4, 1}}}})[0];
-  g.actor("teller", "sink", {x}, {}, {}, {NdSbp{sbp, Sbp::B()}});
+  build(g);
   CompileOptions o;
-  o.stages = {Mesh::dense({{"x", 2}, {"dp", dp}})};
+  o.stages = {mesh};
   const auto plan = compile(g, o);
   REQUIRE_MESSAGE(plan.ok(), plan.status().message());
   std::vector<std::string> out;
@@ -95,6 +105,14 @@ std::vector<std::string> told(std::int64_t dp, const Sbp& sbp) {
   const auto result = app.simulate(*plan, job, 1);
   REQUIRE_MESSAGE(result.job.status.ok(), result.job.status.message());
   return out;
+}
+
+/// Of an actor that reads a tensor of 4 rows in this layout on a mesh {x: 2, dp: D}.
+std::vector<std::string> told(std::int64_t dp, const Sbp& sbp) {
+  return told_by(Mesh::dense({{"x", 2}, {"dp", dp}}), [&](Graph& g) {
+    const Value x = g.actor("counter", "source", {}, {{"x", {DType::f32, {4, 1}}}})[0];
+    g.actor("teller", "sink", {x}, {}, {}, {NdSbp{sbp, Sbp::B()}});
+  });
 }
 
 }  // namespace
@@ -165,9 +183,103 @@ TEST_CASE("an actor whose ports are B reports a microbatch once on any mesh; whe
   CHECK(told(2, Sbp::S(0)) == parts);
 }
 
+TEST_CASE("each place whose part of any port is its own reports of it, along each model axis by itself") {
+  const Mesh two = Mesh::dense({{"x", 2}}), four = Mesh::dense({{"x", 2}, {"y", 2}});
+  const auto reports = [](const Mesh& mesh, const std::vector<NdSbp>& in, const std::optional<NdSbp>& out) {
+    return told_by(mesh,
+                   [&](Graph& g) {
+                     std::vector<Value> read;
+                     for (std::size_t i = 0; i < in.size(); ++i)
+                       read.push_back(
+                           g.actor("counter", "source" + std::to_string(i), {}, {{"x", {DType::f32, {4, 4}}}})[0]);
+                     std::vector<PortType> ports;
+                     if (out) ports.push_back({"y", {DType::f32, {4, 4}}, *out});
+                     g.actor("echo", "echo", read, ports, {}, {in.begin(), in.end()});
+                   })
+               .size() /
+           2;  // microbatches
+  };
+  const Sbp b = Sbp::B(), s = Sbp::S(0), columns = Sbp::S(1);
+  CHECK(reports(two, {{b}, {b}}, NdSbp{b}) == 1);
+  CHECK(reports(two, {{b}, {s}}, NdSbp{b}) == 2);  // not the first port
+  CHECK(reports(two, {}, NdSbp{s}) == 2);          // an output
+  CHECK(reports(two, {{b}}, NdSbp{Sbp::P()}) == 2);
+  CHECK(reports(four, {{b, b}}, NdSbp{b, b}) == 1);
+  CHECK(reports(four, {{b, columns}}, NdSbp{b, b}) == 2);
+  CHECK(reports(four, {{s, b}}, NdSbp{b, b}) == 2);
+  CHECK(reports(four, {{s, b}}, NdSbp{b, columns}) == 4);
+}
+
+TEST_CASE("what is reported says at which place") {
+  App app;
+  app.actor<Counter>("counter");
+  app.actor<Teller>("teller");
+  Graph g(app.ops());
+  g.program("main", {.microbatches = 2, .samples = 4});
+  const Value x = g.actor("counter", "source", {}, {{"x", {DType::f32, {4, 1}}}})[0];
+  g.actor("teller", "sink", {x}, {}, {}, {NdSbp{Sbp::S(0)}});
+  CompileOptions o;
+  o.stages = {Mesh::dense({{"x", 2}})};
+  const auto plan = compile(g, o);
+  REQUIRE(plan.ok());
+  JobOptions job;
+  int seen = 0;
+  job.session.on_closed = [&](const std::string&, std::int64_t, const std::vector<Report>& reports) {
+    for (const auto& r : reports)
+      if (r.name == "row") {
+        CHECK(r.text() == (r.place == 0 ? "row 0" : "row 2"));
+        seen += 1 + r.place;
+      }
+  };
+  CHECK(app.simulate(*plan, job, 1).job.status.ok());
+  CHECK(seen == 2 * (1 + 2));
+}
+
+TEST_CASE("on_ready is called before the first step of a simulated job") {
+  const App app = mlp_app();
+  std::vector<std::string> order;
+  JobOptions job = options(1);
+  job.on_ready = [&] { order.push_back("ready"); };
+  job.session.on_step = [&](const StepResult&) { order.push_back("step"); };
+  CHECK(app.simulate(planned({2}), job, 1).job.status.ok());
+  CHECK(order == std::vector<std::string>{"ready", "step"});
+}
+
+TEST_CASE("what a place reports in a step has a limit, whatever the size of a report; the error names the last one") {
+  struct Prolific final : actors::UserActor {
+    explicit Prolific(const actors::UserActorInfo& info) : numbers(info.attrs.integer("numbers") != 0) {}
+    Status act(actors::UserCall& call) override {
+      if (numbers) call.report("series", std::vector<double>(17u << 20));
+      else
+        for (int i = 0; i < 9; ++i)
+          call.report_bytes("volume " + std::to_string(i), std::vector<std::byte>(actors::report_bytes_max));
+      return {};
+    }
+    bool numbers;
+  };
+  for (const bool numbers : {true, false}) {
+    CAPTURE(numbers);
+    App app;
+    app.actor<Prolific>("prolific");
+    Graph g(app.ops());
+    g.program("main", {});
+    g.actor("prolific", "author", {}, {{"x", {DType::f32, {1}}}}, {{"numbers", std::int64_t{numbers}}});
+    const auto plan = compile(g, {});
+    REQUIRE(plan.ok());
+    const auto out = app.simulate(*plan, {}, 1);
+    CHECK(out.job.exit_code == exit_worker);
+    const std::string text = out.job.status.message();
+    CHECK_MESSAGE(text.find(numbers ? "with 'series', of 142606442 bytes" : "with 'volume 7', of 16777324 bytes") !=
+                      std::string::npos,
+                  text);
+    CHECK_MESSAGE(text.find("in step 0 of program 0: expected at most 134217728") != std::string::npos, text);
+  }
+}
+
 TEST_CASE("a report that no message has room for fails its actor, and says how large it may be") {
   struct Shouts final : actors::UserActor {
     Status act(actors::UserCall& call) override {
+      call.report_bytes("story", std::vector<std::byte>(actors::report_bytes_max));
       call.report_bytes("novel", std::vector<std::byte>(actors::report_bytes_max + 1));
       return {};
     }

@@ -1,12 +1,16 @@
 // An application whose actor 'culprit' fails on worker 1: in step 2, or when it is made. How, says argv[1]:
-// error, throw, abort (with a word to its log first), crash, exit, make.
+// error, throw, abort (with a word to its log first), crash, thread (a crash in one of its own), exit, make; op: the op
+// before it crashes.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
+#include <thread>
 
 #include <unistd.h>
 
+#include "kernels/rules.h"
 #include "runtime/compile/compile.h"
 #include "runtime/launch/app.h"
 
@@ -20,6 +24,8 @@ struct Source final : actors::UserActor {
   }
 };
 
+void crash() { *static_cast<volatile int*>(nullptr) = 1; }
+
 struct Culprit final : actors::UserActor {
   explicit Culprit(std::string how) : how(std::move(how)) {}
   Status act(actors::UserCall& call) override {
@@ -27,7 +33,9 @@ struct Culprit final : actors::UserActor {
     if (how == "error") return Status(Code::io, "the tape is torn");
     if (how == "throw") throw std::runtime_error("the tape is torn");
     if (how == "exit") ::_exit(42);
-    if (how == "crash") *static_cast<volatile int*>(nullptr) = 1;
+    if (how == "crash") crash();
+    if (how == "thread") std::thread(crash).join();
+    if (how == "op") return {};
     std::fprintf(stderr, "culprit: the tape is torn\n");
     std::abort();
   }
@@ -43,6 +51,12 @@ int main(int argc, char** argv) {
     if (info.attrs.text("how") == "make") return Status(Code::not_found, "there is no tape");
     return std::unique_ptr<actors::UserActor>(std::make_unique<Culprit>(info.attrs.text("how")));
   });
+  kernels::OpDef fragile{.name = "fragile", .inputs = 1, .outputs = 1, .infer = kernels::one_shape("fragile", 1)};
+  fragile.cpu = [](const kernels::Call& call) {
+    if (call.step == 2) crash();
+    std::copy_n(call.in[0].as<float>(), call.in[0].size(), call.out[0].as<float>());
+  };
+  if (!app.op(std::move(fragile)).ok()) return exit_usage;
   app.serve_if_worker(argc, argv);
 
   Graph g(app.ops());
@@ -50,7 +64,9 @@ int main(int argc, char** argv) {
   g.unit("first");
   const Value x = g.actor("source", "source", {}, {{"x", {DType::f32, {2, 2}}, {}}})[0];
   g.unit("second");
-  g.actor("culprit", "culprit", {x}, {}, {{"how", std::string(argc > 1 ? argv[1] : "error")}});
+  const bool by_op = argc > 1 && std::strcmp(argv[1], "op") == 0;
+  const Value y = by_op ? g.op("fragile", {x}, {}, "glass")[0] : x;
+  g.actor("culprit", "culprit", {y}, {}, {{"how", std::string(argc > 1 ? argv[1] : "error")}});
   auto plan = compile(g, {.stages = stage_meshes({1, 1}), .stage_of_unit = {}, .seed = 0, .costs = {}});
   if (!plan.ok()) return std::fprintf(stderr, "%s\n", plan.status().message().c_str()), exit_plan;
   JobOptions job;
