@@ -31,7 +31,7 @@ struct Report {
   std::int64_t step = 0;
   std::int32_t microbatch = -1;
   std::vector<double> values;
-  std::vector<std::byte> bytes;  ///< of a value: what the application has reported as bytes
+  std::vector<std::byte> bytes;  ///< of a value: what an actor has reported as bytes
   std::int32_t place = -1;       ///< rank of the place that reports, as the session knows it
   /// `bytes` as text.
   std::string_view text() const { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }

@@ -82,7 +82,7 @@ struct Echo final : actors::UserActor {
   }
 };
 
-/// What is told of a graph in a mesh: microbatch, name, value.
+/// What the actors of a graph report to the session from the places of a mesh: microbatch, name, value.
 std::vector<std::string> told_by(const Mesh& mesh, const std::function<void(Graph&)>& build) {
   App app;
   app.actor<Counter>("counter");
