@@ -60,7 +60,7 @@ Status check_guard_every(const std::string& text) {
                              guard_within_least, guard_within_most));
 }
 
-GuardChoice choose_guards(const JobArguments& a, const Plan& plan, double step_s) {
+GuardChoice choose_guards(const JobArguments& a, const Plan& plan, double step_s, std::int64_t steps) {
   if (a.guard_every == "off" || a.machines.count < 2 || !plan.keeps_version()) return {};
   std::vector<std::int32_t> machines;
   for (Rank r = 0; r < plan.workers(); ++r) machines.push_back(plan.costs.node(r));
@@ -82,6 +82,9 @@ GuardChoice choose_guards(const JobArguments& a, const Plan& plan, double step_s
           a.guard_every);
     return out;
   }
+  if (a.guard_every != "auto" && out.within >= steps)
+    out.warning = fmt::format("--guard-every {} has no effect: the run has {} in all", a.guard_every,
+                              counted(steps, "step"));
   std::int64_t bytes = 0;
   for (Rank r = 0; r < plan.workers(); ++r) bytes = std::max(bytes, layout.bytes(r));
   const GuardRule rule = guard_within(out.within, out.window_most);

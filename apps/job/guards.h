@@ -14,7 +14,7 @@ struct GuardChoice {
   std::int64_t window_most = 0;  ///< JobOptions::guard_window_most
   std::string text;              ///< for people, lines of the plan; empty: nothing is guarded
   std::string summary;           ///< the same in a line
-  std::string warning;           ///< what --guard-every asks for is not needed; empty: it is, or nothing was asked for
+  std::string warning;           ///< why what --guard-every asks for has no effect; empty: it has, or nothing is asked
 };
 
 /// Error: names what `text` is, and what --guard-every expects: "auto", "off", or a number.
@@ -22,7 +22,8 @@ Status check_guard_every(const std::string& text);
 
 /// `auto` takes the fewest steps with which guards take at most a fiftieth of the time of a place, by the costs of the
 /// plan and `step_s`, its predicted step: where its processors have no time to spare, what copies and sends a guard
-/// takes it from the steps. REQUIRES: check_guard_every has accepted a.guard_every; the plan's costs know its machines.
-GuardChoice choose_guards(const JobArguments& a, const runtime::Plan& plan, double step_s);
+/// takes it from the steps. `steps`: those of the run.
+/// REQUIRES: check_guard_every has accepted a.guard_every; the plan's costs know its machines.
+GuardChoice choose_guards(const JobArguments& a, const runtime::Plan& plan, double step_s, std::int64_t steps);
 
 }  // namespace troupe::lm

@@ -170,7 +170,7 @@ int plan_command(const App& app, const JobArguments& a) {
   if (const Status s = verify(plan); !s.ok()) return say(s, exit_plan);
   auto predicted = predict(plan);
   if (!predicted.ok()) return say(predicted.status(), exit_plan);
-  const GuardChoice guards = choose_guards(a, plan, predicted->game.step_s);
+  const GuardChoice guards = choose_guards(a, plan, predicted->game.step_s, drawn->prepared.config.schedule.steps);
   if (!guards.warning.empty()) log_warn(guards.warning);
   report::print(plan_text(plan, predicted->places, predicted->game) + "\n" + costs_text(a, drawn->prepared.costs_from) +
                 drawn->placing + guards.text + drawn->ahead);

@@ -6,11 +6,13 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "apps/job/guards.h"
 #include "apps/job/placing.h"
 #include "apps/lm/model.h"
 #include "apps/report/files.h"
+#include "devices/base/text_table.h"
 #include "runtime/launch/kept_run.h"
 #include "tests/apps/temp_dir.h"
 
@@ -133,6 +135,10 @@ TEST_CASE("costs that the user names now count, and a run.json that is none of s
   CHECK_FALSE(read_decisions(nlohmann::json::object()));
 }
 
+namespace {
+constexpr std::int64_t many_steps = 1'000'000;
+}
+
 TEST_CASE("a machine that has too little memory for its workers and their guards is named before the run starts") {
   Begun run;
   run.a.mesh = "dp=2";
@@ -140,7 +146,7 @@ TEST_CASE("a machine that has too little memory for its workers and their guards
   Prepared p = run.on({{"b", 1}, {"c", 1}});
   const runtime::Plan plan = run.plan_of(p);
   CHECK(check_memory_of_machines(run.a, p, plan).ok());  // what they have is not known
-  CHECK_FALSE(choose_guards(run.a, plan, 0.1).text.empty());
+  CHECK_FALSE(choose_guards(run.a, plan, 0.1, many_steps).text.empty());
   const auto needs = [&](bool guards) {
     const auto of = runtime::needs_of_machines(plan, guards);
     REQUIRE(of.ok());
@@ -206,7 +212,7 @@ TEST_CASE("guards of auto take a fiftieth of the steps at most, and are promised
   REQUIRE(rounds >= 2);
   for (const double step_s : {1.0, 0.1, 0.01, 0.001, 0.0001}) {
     CAPTURE(step_s);
-    const GuardChoice guards = choose_guards(run.a, plan, step_s);
+    const GuardChoice guards = choose_guards(run.a, plan, step_s, many_steps);
     const runtime::GuardRule rule = runtime::guard_within(guards.within, guards.window_most);
     const double between_s = static_cast<double>(rule.every) * step_s;
     CHECK(between_s >= 50 * work_s);
@@ -217,11 +223,11 @@ TEST_CASE("guards of auto take a fiftieth of the steps at most, and are promised
     if (rule.window < rule.every - 1) CHECK(whole_s >= 2 * (work_s + latency_s));
     CHECK(whole_s <= 2 * (step_s + 1.1 * (work_s + latency_s)));
   }
-  CHECK(choose_guards(run.a, plan, 1000).within == runtime::guard_within_least);
+  CHECK(choose_guards(run.a, plan, 1000, many_steps).within == runtime::guard_within_least);
 
   // By the link that a guard takes, and for as long as its messages wait for one another there.
   const auto rule_of = [&](const runtime::Plan& p) {
-    const GuardChoice guards = choose_guards(run.a, p, 1e-3);
+    const GuardChoice guards = choose_guards(run.a, p, 1e-3, many_steps);
     return runtime::guard_within(guards.within, guards.window_most);
   };
   runtime::Plan odd = plan;
@@ -238,9 +244,45 @@ TEST_CASE("guards of auto take a fiftieth of the steps at most, and are promised
   CHECK(waits_s <= 2 * (1.1 * rounds * 0.03 + work_s + 1e-3));
   CHECK(rule_of(far).every == rule_of(plan).every);  // latency takes nothing from the steps
   run.a.guard_every = "9";                           // a number keeps its promise, with fewer guards
-  const GuardChoice nine = choose_guards(run.a, plan, 1000);
+  const GuardChoice nine = choose_guards(run.a, plan, 1000, many_steps);
   CHECK(nine.within == 9);
   CHECK(runtime::guard_within(nine.within, nine.window_most).every == 7);
+}
+
+TEST_CASE("plan.txt says what guards do: K, how often, how long, what of the time and of the memory") {
+  Begun run;
+  run.a.mesh = "dp=2";
+  run.a.zero = 1;
+  run.a.guard_every = "9";
+  runtime::Plan plan = run.plan_of(run.on({{"b", 1}, {"c", 1}}));
+  plan.costs.memory_bytes_per_s = 1e15;
+  plan.costs.inter_node = {.latency_s = 0, .bytes_per_s = 1e5};
+  std::int64_t count = 0;
+  for (const auto& param : plan.params) count += elements(plan.tensors[param.tensor].shape);
+  // Each machine has two slots of its own half of 12 bytes for each parameter, and two of the other's.
+  const GuardChoice guards = choose_guards(run.a, plan, 1000, many_steps);
+  CHECK(guards.summary == "guards: a machine that is lost for good takes back 9 steps at most");
+  const auto says = [&](const std::string& text) {
+    CHECK_MESSAGE(guards.text.find(text) != std::string::npos, text, " is not in:\n", guards.text);
+  };
+  says("takes back 9 steps at most: every 7 steps a version is copied");
+  says("whole within 2 steps");
+  says(" of each " + human_seconds(7000) + " of steps");
+  const auto number_after = [&](const std::string& words, const std::string& unit) {
+    const std::size_t at = guards.text.find(words);
+    REQUIRE(at != std::string::npos);
+    std::istringstream rest(guards.text.substr(at + words.size()));
+    double number = 0;
+    std::string its_unit;
+    rest >> number >> its_unit;
+    CHECK(its_unit == unit);
+    return number;
+  };
+  const double part = 6 * static_cast<double>(count);
+  CHECK(number_after("predicted to take ", "s") == doctest::Approx(part / 1e5).epsilon(0.05));
+  const double memory = number_after("memory ", "MiB") * (1 << 20);
+  CHECK(memory >= 4 * part);
+  CHECK(memory <= 4 * part * 1.1);
 }
 
 TEST_CASE("guards that are asked for, and that no machine needs, are told of") {
@@ -248,10 +290,22 @@ TEST_CASE("guards that are asked for, and that no machine needs, are told of") {
   run.a.mesh = "dp=2";
   run.a.guard_every = "7";
   const runtime::Plan plan = run.plan_of(run.on({{"b", 1}, {"c", 1}}));
-  const GuardChoice guards = choose_guards(run.a, plan, 0.1);
+  const GuardChoice guards = choose_guards(run.a, plan, 0.1, many_steps);
   CHECK(guards.within == 7);
   CHECK(guards.text.empty());
   CHECK(guards.warning.starts_with("--guard-every 7 has no effect on this mesh: no machine alone has"));
   run.a.guard_every = "auto";
-  CHECK(choose_guards(run.a, plan, 0.1).warning.empty());
+  CHECK(choose_guards(run.a, plan, 0.1, many_steps).warning.empty());
+}
+
+TEST_CASE("guards of more steps than the run has are told of") {
+  Begun run;
+  run.a.mesh = "dp=2";
+  run.a.zero = 1;
+  run.a.guard_every = "7";
+  const runtime::Plan plan = run.plan_of(run.on({{"b", 1}, {"c", 1}}));
+  CHECK(choose_guards(run.a, plan, 0.1, 7).warning == "--guard-every 7 has no effect: the run has 7 steps in all");
+  CHECK(choose_guards(run.a, plan, 0.1, 8).warning.empty());
+  run.a.guard_every = "auto";
+  CHECK(choose_guards(run.a, plan, 0.1, 1).warning.empty());
 }

@@ -70,8 +70,12 @@ TEST_CASE("moments that ZeRO divides over machines are guarded, with the K that 
     const auto incident = the_incident(w.job.out);
     const std::string plan = read(w.job.out + "/plan.txt");
     CHECK((plan.find("\nguards ") != std::string::npos) == on);
-    if (on) check_from_guard(incident, 40);
-    else CHECK(incident["from"] == "initial values");
+    if (on) {
+      const std::size_t at = plan.find("takes back ");
+      int within = 0;
+      REQUIRE(std::sscanf(plan.c_str() + at, "takes back %d step", &within) == 1);
+      check_from_guard(incident, within);
+    } else CHECK(incident["from"] == "initial values");
     for (Run* agent : {w.here.get(), &third}) CHECK(agent->wait().code == exit_ok);
   }
 }

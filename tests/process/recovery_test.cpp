@@ -245,6 +245,17 @@ TEST_CASE("a job that could not go on is refused: a plan that overwrites what it
   const JobResult r = test_app().run(*overwrites, job);
   CHECK(r.exit_code == exit_plan);
   CHECK(r.status.message().find("CompileOptions::keeps_version") != std::string::npos);
+  const Plan keeps = plan_that_keeps({1});
+  for (const auto& [within, window, says] : {std::tuple(1, 0, "JobOptions::guard_within is 1: expected 2 to "),
+                                             std::tuple(-1, 0, "JobOptions::guard_within is -1"),
+                                             std::tuple(2, -1, "JobOptions::guard_window_most is -1: expected 0")}) {
+    JobOptions guarded = job;
+    guarded.guard_within = within;
+    guarded.guard_window_most = window;
+    const Status s = test_app().check(keeps, guarded);
+    CHECK_MESSAGE(s.message().find(says) != std::string::npos, s.message());
+  }
+  CHECK(test_app().check(keeps, job).ok());
   const JobResult never = test_app().run(plan_that_copies({2}), job);
   CHECK(never.exit_code == exit_plan);
   CHECK(never.status.message().find("SessionOptions::copy_every is 0") != std::string::npos);
