@@ -7,17 +7,17 @@
 
 namespace troupe::actors {
 
-/// What a commit says to the updates of a step. A commit's payload is a Commit, then the exponents of the next step's
-/// gradient sums: an int32 for each parameter of the plan.
+/// What a commit says to the updates of a program's step. A commit's payload is a Commit for each program that trains,
+/// in the plan's order; then the exponents of the next step's gradient sums: an int32 for each parameter of the plan.
 struct Commit {
   double grad_scale = 1;    ///< clip factor
   double lr = 0;            ///< learning rate
   std::int64_t update = 1;  ///< 1-based number of the update (Adam's bias correction)
   bool void_step = false;   ///< the update stores the exponents and changes nothing else
 };
-/// Bytes of a commit's payload in a plan of `params` parameters.
-inline std::int64_t commit_bytes(std::size_t params) {
-  return static_cast<std::int64_t>(sizeof(Commit) + params * sizeof(std::int32_t));
+/// Bytes of a commit's payload in a plan of `params` parameters, of which so many programs train some.
+inline std::int64_t commit_bytes(std::size_t params, std::size_t programs = 1) {
+  return static_cast<std::int64_t>(programs * sizeof(Commit) + params * sizeof(std::int32_t));
 }
 
 }  // namespace troupe::actors

@@ -54,14 +54,15 @@ Status NormBody::run(const ActContext& c, Parallel& par) {
 }
 
 UpdateBody::UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port,
-                       std::int32_t own_port, PortMemory params, kernels::AdamW hyper)
+                       std::int32_t own_port, PortMemory params, kernels::AdamW hyper, std::size_t commit,
+                       std::size_t commits)
     : parts_(std::move(parts)), in_(std::move(in)), commit_port_(commit_port), own_port_(own_port), params_(params),
-      hyper_(hyper) {}
+      hyper_(hyper), commit_(commit), commits_(commits) {}
 
 Status UpdateBody::run(const ActContext& c, Parallel& par) {
   Commit commit;
   const std::byte* payload = in_[commit_port_].at(c.act.in[commit_port_].token.slot);
-  std::memcpy(&commit, payload, sizeof commit);
+  if (!parts_.empty()) std::memcpy(&commit, payload + commit_ * sizeof commit, sizeof commit);
   kernels::AdamW hyper = hyper_;
   hyper.lr = static_cast<float>(commit.lr);
   hyper.grad_scale = commit.grad_scale;
@@ -84,7 +85,7 @@ Status UpdateBody::run(const ActContext& c, Parallel& par) {
       std::memcpy(to + part.param_offset, from + part.param_offset, bytes);
       std::memcpy(to + part.moments_offset, from + part.moments_offset, 2 * bytes);
     }
-    std::memcpy(to + part.exponent_offset, payload + sizeof commit + part.index * sizeof(std::int32_t),
+    std::memcpy(to + part.exponent_offset, payload + commits_ * sizeof commit + part.index * sizeof(std::int32_t),
                 sizeof(std::int32_t));
   }
   return {};

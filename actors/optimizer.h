@@ -50,14 +50,15 @@ class NormBody final : public Body {
   GradientSink tell_;
 };
 
-/// AdamW (Loshchilov and Hutter, 2019) over a group of parameters. Input `commit_port` carries a Commit and the
-/// exponents of the next step's sums, which the update stores in the parameter slot. A void step changes nothing else.
+/// AdamW (Loshchilov and Hutter, 2019) over a group of parameters. Input `commit_port` carries `commits` Commits, of
+/// which number `commit` is of the group's program, and the exponents of the next step's sums, which the update stores
+/// in the parameter slot. A void step changes nothing else.
 /// `own_port`: the input that carries the version before, which stays whole while the next one is written into another
 /// slot; -1: the slot that is written has it, and the update is in place.
 class UpdateBody final : public Body {
  public:
   UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port, std::int32_t own_port,
-             PortMemory params, kernels::AdamW hyper);
+             PortMemory params, kernels::AdamW hyper, std::size_t commit = 0, std::size_t commits = 1);
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
@@ -66,6 +67,7 @@ class UpdateBody final : public Body {
   std::int32_t commit_port_, own_port_;
   PortMemory params_;
   kernels::AdamW hyper_;
+  std::size_t commit_, commits_;
 };
 
 /// Reports of each part its digest (see kernels::digest), 1 where all of its elements are finite, else 0, and how many

@@ -33,6 +33,7 @@ struct Report {
   std::vector<double> values;
   std::vector<std::byte> bytes;  ///< of a value: what an actor has reported as bytes
   std::int32_t place = -1;       ///< rank of the place that reports, as the session knows it
+  std::int32_t program = 0;      ///< of the actor that reports, as its place knows it
   /// `bytes` as text.
   std::string_view text() const { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 };

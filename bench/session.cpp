@@ -60,7 +60,7 @@ std::vector<FromWorker> votes_of(const Plan& plan) {
       const auto coord = mesh.coord(mesh.find(rank));
       bool reports = losses;  // coordinate 0 on all model axes
       for (std::size_t a = 0; a < coord.size(); ++a) reports &= static_cast<int>(a) == dp_axis(mesh) || coord[a] == 0;
-      for (auto m : plan.owners_of(plan.step_program, role.stage).microbatches(plan.dp_index(rank)))
+      for (auto m : plan.owners_of(plan.step_program(), role.stage).microbatches(plan.dp_index(rank)))
         if (reports) vote.reports.push_back({Report::Kind::loss, "loss", 0, m, {1}, {}});
       votes[static_cast<std::size_t>(rank)] = std::move(vote);
     }

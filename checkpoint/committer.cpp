@@ -51,6 +51,7 @@ Outcome CheckpointCommitter::run(Work work) {
     head.updates = work.state.updates;
     head.exponents = std::move(work.state.exponents);
     head.void_steps = work.state.void_steps;
+    head.programs = std::move(work.state.programs);
     auto manifest = merge(std::move(head), work.records);
     out.status = manifest.ok() ? catalog_.commit(*manifest) : manifest.status();
     if (manifest.ok()) {

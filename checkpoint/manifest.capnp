@@ -18,8 +18,11 @@ struct StoredFile { name @0 :Text; bytes @1 :Int64; dataOffset @2 :Int64; header
 
 struct SumExponent { parameter @0 :Text; exponent @1 :Int32; peak @2 :Float32; }
 
+struct ProgramUpdates { program @0 :Text; updates @1 :Int64; voidSteps @2 :Int32; }
+
 struct Manifest {
   job @0 :UInt64; generation @1 :UInt32; step @2 :Int64; seed @3 :UInt64; lanesGone @4 :Int32; config @5 :Text;
   files @6 :List(StoredFile); tensors @7 :List(StoredTensor); updates @8 :Int64 = -1; exponents @9 :List(SumExponent); voidSteps @10 :Int32;
+  programs @11 :List(ProgramUpdates);
 }
 struct ShardRecord { file @0 :StoredFile; tensors @1 :List(StoredTensor); }

@@ -80,11 +80,20 @@ inline constexpr std::int32_t sum_exponent_max = 900;  ///< and -900 the least
 /// peak * 2^exponent lies below 2^50: a larger term would have made its step void
 inline constexpr int sum_term_bits = 50;
 
+/// What one of several programs that train has done.
+struct ProgramUpdates {
+  std::string program;
+  std::int64_t updates = 0;
+  std::int32_t void_steps = 0;
+  bool operator==(const ProgramUpdates&) const = default;
+};
+
 /// The state of training at a version of the parameters that no tensor holds.
 struct TrainingState {
-  std::int64_t updates = -1;           ///< that the parameters have had; -1: as many as steps
-  std::vector<SumExponent> exponents;  ///< by parameter; a parameter without one begins as in a new run
-  std::int32_t void_steps = 0;         ///< in a row, the last of which made this version
+  std::int64_t updates = -1;             ///< that the parameters have had; -1: as many as steps
+  std::vector<SumExponent> exponents;    ///< by parameter; a parameter without one begins as in a new run
+  std::int32_t void_steps = 0;           ///< in a row, the last of which made this version
+  std::vector<ProgramUpdates> programs;  ///< by name, where several train; the two numbers above are of the first
   bool operator==(const TrainingState&) const = default;
 };
 
@@ -95,9 +104,10 @@ struct Manifest {
   std::string config;  ///< the application's own, TOML for the language model
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;  ///< by (parameter, kind)
-  std::int64_t updates = -1;          ///< see TrainingState; older manifests have none of the three
+  std::int64_t updates = -1;          ///< see TrainingState; older manifests have none of the four
   std::vector<SumExponent> exponents;
   std::int32_t void_steps = 0;
+  std::vector<ProgramUpdates> programs;
   /// Null where there is none. REQUIRES `tensors` in their order.
   const StoredTensor* find(const std::string& parameter, TensorKind kind) const;
   /// Of tensors, without gaps and headers.

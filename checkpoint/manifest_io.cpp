@@ -131,6 +131,12 @@ std::vector<std::byte> encode(const Manifest& m) {
     exponents[i].setExponent(m.exponents[i].exponent);
     exponents[i].setPeak(m.exponents[i].peak);
   }
+  auto programs = b.initPrograms(count(m.programs.size()));
+  for (unsigned i = 0; i < programs.size(); ++i) {
+    programs[i].setProgram(text(m.programs[i].program));
+    programs[i].setUpdates(m.programs[i].updates);
+    programs[i].setVoidSteps(m.programs[i].void_steps);
+  }
 
   const auto rest = message_bytes(message);
   const Checksum sum = checksum(rest.data(), std::ssize(rest));
@@ -153,10 +159,12 @@ Expected<Manifest> decode_manifest(const std::vector<std::byte>& bytes) {
                    {},
                    r.getUpdates(),
                    {},
-                   r.getVoidSteps()};
+                   r.getVoidSteps(),
+                   {}};
         for (auto f : r.getFiles()) m.files.push_back(get(f));
         for (auto t : r.getTensors()) m.tensors.push_back(get(t));
         for (auto e : r.getExponents()) m.exponents.push_back({text(e.getParameter()), e.getExponent(), e.getPeak()});
+        for (auto p : r.getPrograms()) m.programs.push_back({text(p.getProgram()), p.getUpdates(), p.getVoidSteps()});
         TROUPE_TRY(validate(m));
         return m;
       });

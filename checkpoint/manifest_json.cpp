@@ -39,11 +39,15 @@ Json whole(const Manifest& m) {
   for (const auto& t : m.tensors) tensors.push_back(summary(t));
   for (const auto& e : m.exponents)
     exponents.push_back({{"parameter", e.parameter}, {"exponent", e.exponent}, {"peak", e.peak}});
+  Json programs = Json::array();
+  for (const auto& p : m.programs)
+    programs.push_back({{"program", p.program}, {"updates", p.updates}, {"void_steps", p.void_steps}});
   return {{"job", hexadecimal(m.stamp.job)},
           {"generation", m.stamp.generation},
           {"step", m.stamp.step},
           {"updates", m.updates < 0 ? m.stamp.step : m.updates},
           {"void_steps", m.void_steps},
+          {"programs", programs},
           {"seed", m.seed},
           {"bytes", m.bytes()},
           {"config", m.config},

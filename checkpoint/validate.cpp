@@ -196,16 +196,32 @@ Status check_bytes(const Manifest& m) {
   return {};
 }
 
+/// A void step is no update.
+Status check_updates(const Manifest& m, std::int64_t updates, std::int32_t void_steps, const std::string& of) {
+  if (updates < 0 || updates > m.stamp.step)
+    return invalid(of + number(updates) + " updates in " + number(m.stamp.step) + " steps");
+  if (void_steps < 0 || void_steps > m.stamp.step - updates)
+    return invalid(of + number(void_steps) + " void steps in a row, in " + number(m.stamp.step) + " steps with " +
+                   number(updates) + " updates");
+  return {};
+}
+
+Status check_programs(const Manifest& m) {
+  for (std::size_t i = 0; i < m.programs.size(); ++i) {
+    const ProgramUpdates& p = m.programs[i];
+    if (p.program.empty() || (i > 0 && p.program <= m.programs[i - 1].program))
+      return invalid("program '" + p.program + "' has no name, or is out of order");
+    TROUPE_TRY(check_updates(m, p.updates, p.void_steps, "program '" + p.program + "': "));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status validate(const Manifest& m) {
   if (m.stamp.step < 0) return invalid("step " + number(m.stamp.step));
-  if (m.updates < -1 || m.updates > m.stamp.step)
-    return invalid(number(m.updates) + " updates in " + number(m.stamp.step) + " steps");
-  const std::int64_t updates = m.updates < 0 ? m.stamp.step : m.updates;
-  if (m.void_steps < 0 || m.void_steps > m.stamp.step - updates)  // a void step is no update
-    return invalid(number(m.void_steps) + " void steps in a row, in " + number(m.stamp.step) + " steps with " +
-                   number(updates) + " updates");
+  TROUPE_TRY(check_updates(m, m.updates == -1 ? m.stamp.step : m.updates, m.void_steps, ""));
+  TROUPE_TRY(check_programs(m));
   TROUPE_TRY(check_files(m));
   for (std::size_t i = 0; i < m.tensors.size(); ++i) TROUPE_TRY(check_tensor(m, i));
   TROUPE_TRY(check_names(m));

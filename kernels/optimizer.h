@@ -22,6 +22,7 @@ struct AdamW {
   static constexpr std::int64_t update_bytes(std::int64_t gradient_bytes) {
     return gradient_bytes + 2 * 4 * saved_values();
   }
+  bool operator==(const AdamW&) const = default;
 };
 /// Where n parameters and both running moments lie.
 struct AdamWState {

@@ -147,6 +147,7 @@ std::vector<std::string> state_differences(const Manifest& a, const Manifest& b)
   if (updates(a) != updates(b)) lines.push_back(fmt::format("updates: {} and {}", updates(a), updates(b)));
   if (a.void_steps != b.void_steps)
     lines.push_back(fmt::format("void steps in a row: {} and {}", a.void_steps, b.void_steps));
+  if (a.programs != b.programs) lines.push_back("updates or void steps of programs");
   std::set<std::string> parameters;
   for (const auto& [x, y] : {std::pair(&a, &b), std::pair(&b, &a)})
     for (const auto& e : x->exponents)

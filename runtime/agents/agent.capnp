@@ -9,7 +9,8 @@ struct PlaceHello { place @0 :Int32; hello @1 :Data; }
 struct KeptPlace { place @0 :Int32; holdsAny @1 :Bool; left @2 :List(Int64); rank @3 :Int32; }
 struct KeptState { version @0 :Int64; state @1 :Data; }
 struct Scale { name @0 :Text; exponent @1 :Int32; peak @2 :Float32; }
-struct Sums { updates @0 :Int64; voidSteps @1 :Int32; scales @2 :List(Scale); }
+struct ProgramUpdates { program @0 :Text; updates @1 :Int64; voidSteps @2 :Int32; }
+struct Sums { updates @0 :Int64; voidSteps @1 :Int32; scales @2 :List(Scale); programs @3 :List(ProgramUpdates); }
 struct Error { code @0 :UInt8; message @1 :Text; }
 
 struct ToAgent {

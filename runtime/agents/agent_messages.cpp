@@ -374,6 +374,13 @@ std::vector<std::byte> encode_sums(const SumState& sums) {
     scales[i].setExponent(scale.exponent);
     scales[i++].setPeak(scale.peak);
   }
+  auto programs = b.initPrograms(static_cast<unsigned>(sums.programs.size()));
+  i = 0;
+  for (const auto& [name, of] : sums.programs) {
+    programs[i].setProgram(name);
+    programs[i].setUpdates(of.updates);
+    programs[i++].setVoidSteps(of.void_steps);
+  }
   return message_bytes(message);
 }
 
@@ -386,6 +393,10 @@ Expected<SumState> decode_sums(std::span<const std::byte> bytes) {
     for (const auto& s : r.getScales()) {
       if (std::abs(s.getExponent()) > exponent_max || !std::isfinite(s.getPeak())) refuse("a scale that there is not");
       sums.scales[s.getName().cStr()] = {s.getExponent(), s.getPeak()};
+    }
+    for (const auto& p : r.getPrograms()) {
+      if (p.getUpdates() < 0 || p.getVoidSteps() < 0) refuse("a negative count");
+      sums.programs[p.getProgram().cStr()] = {p.getUpdates(), p.getVoidSteps()};
     }
     return sums;
   });

@@ -64,8 +64,8 @@ Status check_cuts(const Graph& graph, const std::vector<std::int32_t>& stage_of_
   return {};
 }
 
-/// The units in the order in which data flows through the step program: each behind all that it reads. Of several that
-/// may come next, and of units that read one another, the one comes first whose first node does; the order of
+/// The units in the order in which data flows through the programs of a step: each behind all that it reads. Of several
+/// that may come next, and of units that read one another, the one comes first whose first node does; the order of
 /// declaration does not matter.
 std::vector<std::size_t> flow_order(const Graph& graph) {
   const std::size_t n = graph.units().size();
@@ -78,7 +78,7 @@ std::vector<std::size_t> flow_order(const Graph& graph) {
     first[unit] = std::min(first[unit], i);
     for (Value v : node.in) {
       const auto from = static_cast<std::size_t>(graph.nodes()[graph.tensors()[v].node].unit);
-      if (node.program != graph.step_program() || graph.is_param(v) || from == unit) continue;
+      if (!graph.is_step_program(node.program) || graph.is_param(v) || from == unit) continue;
       reads[unit].insert(from);
       read_by[from].insert(unit);
     }
@@ -119,7 +119,10 @@ Expected<std::vector<std::int32_t>> cut(const Graph& graph, const Plan& plan, st
     for (Value v : n.in) in.push_back(graph.tensors()[v].type);
     for (Value v : n.out) out.push_back(graph.tensors()[v].type);
     const auto cost = op_cost(*graph.ops().find(n.op), in, out, n.attrs);
-    costs[run_of[n.unit]].seconds += plan.costs.kernel_s(n.op, cost.flops, cost.bytes);
+    // Of a microbatch of the first program: another one may have more of them in a step, or fewer.
+    const double times = static_cast<double>(plan.spec(n.program).microbatches) /
+                         static_cast<double>(plan.step_spec().microbatches);
+    costs[run_of[n.unit]].seconds += times * plan.costs.kernel_s(n.op, cost.flops, cost.bytes);
   }
   std::vector<std::int64_t> widths;
   for (std::int32_t k = 0; k < virtual_stages; ++k) widths.push_back(plan.dp_width(k % plan.stages));
@@ -184,38 +187,42 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   if (options.layout_costs) TROUPE_TRY(options.layout_costs->validate().in("CompileOptions::layout_costs"));
   Staged out;
   Plan& plan = out.plan;
-  plan.programs = graph.programs();
-  plan.program_specs = graph.program_specs();
-  plan.step_program = graph.step_program();
-  plan.programs.push_back("digest");
-  plan.program_specs.push_back({});
-  if (options.snapshots > 0) {
-    plan.programs.push_back("snapshot");
-    plan.program_specs.push_back({});
+  for (std::int32_t p = 0; p < std::ssize(graph.programs()); ++p) {
+    plan.programs.push_back({graph.programs()[p], graph.program_specs()[p], graph.is_step_program(p), {}});
+    if (graph.trains(p)) plan.programs.back().optimizer = graph.hyper(p);
   }
+  const auto reads_versions = [&plan](const char* name) { plan.programs.push_back({name, {}, false, {}}); };
+  reads_versions("digest");
+  if (options.snapshots > 0) reads_versions("snapshot");
   if (options.keeps_copies) {
     if (options.keeps_version)
       return invalid("CompileOptions::keeps_version and keeps_copies are both set: one is enough");
-    plan.programs.push_back("copy");
-    plan.program_specs.push_back({});
+    reads_versions("copy");
   }
-  plan.trains = graph.trains();
-  plan.hyper = graph.hyper();
   plan.seed = options.seed;
   plan.costs = options.costs;
   plan.meshes = stages;
   plan.stages = static_cast<std::int32_t>(stages.size());
   if (options.zero < 0 || options.zero > 3)
     return invalid(fmt::format("CompileOptions::zero is {}: ZeRO has stages 0 to 3", options.zero));
-  const auto microbatches = plan.step_spec().microbatches;
-  for (std::int32_t s = 0; s < plan.stages && plan.trains; ++s)
-    if (plan.dp_width(s) > microbatches)
-      return invalid(fmt::format(
-          "dp={} on stage {} is more than the {} microbatches of a step: use dp={} or less, or more microbatches",
-          plan.dp_width(s), s, microbatches, microbatches));
+  for (std::int32_t p = 0; p < std::ssize(graph.programs()); ++p)  // actors of "evaluate" are named "evaluate.UNIT..."
+    for (const std::string& unit : graph.units())
+      if (unit.starts_with(graph.programs()[p] + ".") && !plan.has_one_step_program())
+        return invalid("unit '" + unit + "' has the name of the actors of program '" + graph.programs()[p] +
+                       "' in unit '" + unit.substr(graph.programs()[p].size() + 1) + "': choose another name");
+  for (const std::int32_t p : plan.training())
+    for (std::int32_t s = 0; s < plan.stages; ++s)
+      if (const auto microbatches = plan.spec(p).microbatches; plan.dp_width(s) > microbatches)
+        return invalid(fmt::format(
+            "dp={} on stage {} is more than the {} microbatches of a step{}: use dp={} or less, or more microbatches",
+            plan.dp_width(s), s, microbatches,
+            plan.has_one_step_program() ? "" : " of program '" + plan.programs[p].name + "'", microbatches));
   TROUPE_TRY(check_owners(options.owners, plan));
   plan.owners = options.owners;
   TROUPE_TRY(check_pipeline(options.pipeline, plan.stages, graph));
+  if (options.pipeline.ordered() && !plan.has_one_step_program())
+    return invalid("pipeline schedule " + to_string(options.pipeline) +
+                   " is an order of the passes of one program, and several of the graph train: use 1f1b");
   plan.pipeline = options.pipeline;
   out.virtual_stages = plan.stages * options.pipeline.chunks;
   auto stage_of_unit = options.stage_of_unit;

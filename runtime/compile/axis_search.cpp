@@ -107,10 +107,11 @@ void AxisSearch::find_ops() {
   maker_.assign(g_.tensors().size(), -1);
   first_reader_ = last_reader_ = maker_;
   needs_grad_.assign(g_.tensors().size(), false);
+  for (const ParamGrad& grad : g_.grads())
+    if (grad.program == program_) needs_grad_[grad.param] = true;
   std::int32_t unit = -1;
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(g_.nodes().size()); ++i) {
     const Node& n = g_.nodes()[i];
-    if (n.kind == Node::Kind::param) needs_grad_[n.out[0]] = g_.trains();
     if (n.program != program_ || n.backward || n.kind == Node::Kind::param) continue;
     const auto op = static_cast<std::int64_t>(ops_.size());
     if (n.unit != unit) blocks_.push_back(ops_.size());
@@ -331,13 +332,13 @@ bool AxisSearch::read_param(State& s, const Node& reader, const TensorType& type
   };
   if (!agrees(s.params) || !agrees(params_)) return false;
   const bool divided = wanted.is_split() || (wanted.is_broadcast() && is_one_unit_left(reader, type, input));
-  if (plan_.is_step_program(program_) && !s.params.count(v))
+  if (plan_.is_step_program(program_) && !s.params.count(v) && !params_.count(v))
     s.cost.param_bytes += bytes_of(type) * (divided ? widest() / static_cast<double>(n) : widest());
   s.params[v] = wanted;
   // A gradient that is a sum over this axis is reduced once a step.
   if (needs_grad_[v] && plan_.is_step_program(program_) && gradient_sbp(sig, input).is_partial())
     s.cost.seconds += RowCost(costs_, n).boxing_s(Sbp::P(), wanted, type) /
-                      static_cast<double>(plan_.step_spec().microbatches);
+                      static_cast<double>(plan_.spec(program_).microbatches);
   return true;
 }
 

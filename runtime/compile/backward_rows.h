@@ -56,7 +56,7 @@ class BackwardRows {
   const CostModel& costs_;
   const Deduction& deduced_;
   const TensorLayouts& layouts_;
-  /// By value: the forward ops of the step program that read it, and as which input.
+  /// By value: the forward ops of the programs of a step that read it, and as which input.
   std::vector<std::vector<std::pair<std::int32_t, std::size_t>>> readers_;
 };
 

@@ -40,6 +40,27 @@ Sbp gradient_sbp(const Signature& signature, std::size_t input) {
   return divided ? Sbp::P() : Sbp::B();
 }
 
+namespace {
+
+/// The programs of a step, that which trains most elements first; then the others, if `all`.
+std::vector<std::int32_t> search_order(const Graph& graph, const Plan& plan, bool all) {
+  std::vector<std::int64_t> trains(graph.programs().size());
+  for (const ParamGrad& g : graph.grads())
+    trains[static_cast<std::size_t>(g.program)] += elements(graph.tensors()[g.param].type.shape);
+  std::vector<std::int32_t> order;
+  for (std::int32_t p = 0; p < std::ssize(graph.programs()); ++p)
+    if (all || plan.is_step_program(p)) order.push_back(p);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    const auto key = [&](std::int32_t p) {
+      return std::pair(plan.is_step_program(p), trains[static_cast<std::size_t>(p)]);
+    };
+    return key(a) > key(b);
+  });
+  return order;
+}
+
+}  // namespace
+
 Expected<Deduction> deduce(const Graph& graph, const Staged& staged, const Allowed& allowed) {
   const Plan& plan = staged.plan;
   Deduction out;
@@ -61,16 +82,18 @@ Expected<Deduction> deduce(const Graph& graph, const Staged& staged, const Allow
     }
     if (!model || !wide) continue;
     std::map<Value, Sbp> params;
-    // Only the step program counts in the cost; a restricted search asks for nothing else. Programs after it take the
-    // parameters as it has laid them out.
-    std::vector<std::int32_t> programs = {plan.step_program};
-    for (std::int32_t p = 0; !allowed && p < std::ssize(graph.programs()); ++p)
-      if (!plan.is_step_program(p)) programs.push_back(p);
+    // Only programs of the step count in the cost; a restricted search asks for nothing else. Each program takes the
+    // parameters as those before it have laid them out.
+    const std::vector<std::int32_t> programs = search_order(graph, plan, !allowed);
     for (const std::int32_t p : programs) {
       AxisSearch search(graph, staged, a, p, params, allowed);
       TROUPE_ASSIGN(const LayoutCost cost, search.run(out.signatures));
       out.searched += search.searched();
-      if (plan.is_step_program(p)) out.cost.param_bytes += cost.param_bytes, out.cost.seconds += cost.seconds;
+      if (!plan.is_step_program(p)) continue;
+      out.cost.param_bytes += cost.param_bytes;
+      // Of a microbatch of the first step program: another one may have more of them in a step, or fewer.
+      out.cost.seconds += cost.seconds * static_cast<double>(plan.spec(p).microbatches) /
+                          static_cast<double>(plan.step_spec().microbatches);
     }
   }
   return out;

@@ -28,12 +28,12 @@ struct LayoutCost {
 struct Deduction {
   /// By node of the graph, then by mesh axis; empty for backward nodes and for nodes that are no ops.
   std::vector<std::vector<kernels::Signature>> signatures;
-  LayoutCost cost;            ///< of the step program, all model axes together
+  LayoutCost cost;            ///< of the programs of a step, all model axes together
   std::int64_t searched = 0;  ///< AxisSearch::searched, added over programs and axes
 };
 
 /// Whether a forward op (by node) may take a row of its table on a mesh axis (by index): restricts a search, which
-/// then is of the step program only.
+/// then is of the programs of a step only.
 using Allowed = std::function<bool(std::int32_t node, std::size_t axis, const kernels::Signature& row)>;
 
 /// Error: hints and signatures that no layout satisfies, by name.

@@ -41,9 +41,11 @@ class Lowering {
       if (!s.ok()) return s;
     }
     for (auto& p : low_.params)
-      for (const auto& grad : g_.grads())
-        if (layouts_.home[grad.param] == p.tensor)
-          for (Value v : grad.uses) p.grads.push_back(layouts_.home[v]);
+      for (const auto& grad : g_.grads()) {
+        if (layouts_.home[grad.param] != p.tensor) continue;
+        plan_.params[static_cast<std::size_t>(&p - low_.params.data())].program = grad.program;
+        for (Value v : grad.uses) p.grads.push_back(layouts_.home[v]);
+      }
     return std::move(low_);
   }
 
@@ -236,7 +238,7 @@ class Lowering {
       // On overflow, a number that the verifier refuses.
       if (terms > 0 && __builtin_mul_overflow(terms, n, &terms)) terms = std::numeric_limits<std::int64_t>::max() / 4;
     };
-    times(plan_.program_specs[n.program].microbatches);
+    times(plan_.programs[n.program].spec.microbatches);
     const Mesh& on = mesh(grad.mesh);
     for (std::size_t a = 0; a < on.axes.size(); ++a)
       if (static_cast<int>(a) != dp_axis(on) && grad.sbp[a].is_partial()) times(on.axes[a].size);
@@ -304,6 +306,11 @@ class Lowering {
     else if (!after.empty() && makers > 1)
       return invalid(
           fmt::format("{}{} actors or ops of this program make: name a report that one makes", waits, makers));
+    for (const Node& other : g_.nodes())
+      if (other.kind == Node::Kind::feed && other.op == n.op && other.program < n.program &&
+          plan_.is_step_program(other.program) && plan_.is_step_program(n.program))
+        return invalid("feed '" + n.op + "' is of program '" + g_.programs()[other.program] + "' and of '" +
+                       g_.programs()[n.program] + "', which train together: give each a name of its own");
     LoweredNode node = node_of(n, LoweredNode::Kind::feed);
     const auto& type = g_.tensors()[n.out[0]].type;
     PlanTensor t{n.op,

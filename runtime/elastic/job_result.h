@@ -34,7 +34,7 @@ struct JobResult {
   std::string params_hash;
   std::int64_t committed_steps = 0;  ///< void steps are among them
   std::vector<PlaceResult> places;   ///< per rank
-  /// steps that updated nothing: a gradient was beyond the range of its sum
+  /// steps that updated nothing of a program's parameters: a gradient was beyond the range of its sum
   std::int64_t void_steps = 0;
   std::vector<Incident> incidents;
   std::vector<std::string> missed_drills;  ///< JobOptions::inject whose act has not come

@@ -24,6 +24,22 @@ std::optional<double> median_without(const std::vector<double>& sorted, double o
   return sorted[static_cast<std::size_t>(middle < at ? middle : middle + 1)];
 }
 
+/// Of a step at a place. Where several programs train: as many of the one that takes longest there as take as long as
+/// those of all, as the plan predicts.
+double microbatches_of(const Plan& plan, Rank rank) {
+  const std::int32_t stage = plan.stage_of(rank);
+  std::map<std::int32_t, double> act_s;  // by program
+  for (const PlanActor& a : plan.roles[static_cast<std::size_t>(stage)].actors)
+    if (a.kind == PlanActor::Kind::segment && a.rate == Rate::microbatch && plan.is_step_program(a.program))
+      act_s[a.program] += a.cost_s;
+  double longest_s = 0, all = 0;
+  for (const auto& [program, s] : act_s) longest_s = std::max(longest_s, s);
+  for (const auto& [program, s] : act_s)
+    all += plan.owners_of(program, stage).acts(Rate::microbatch, plan.dp_index(rank)) *
+           (longest_s > 0 ? s / longest_s : 1);
+  return all;
+}
+
 void push(std::deque<double>& window, double value) {
   window.push_back(value);
   if (std::ssize(window) > Stragglers::window) window.pop_front();
@@ -35,8 +51,7 @@ Stragglers::Stragglers(const Plan& plan) {
   for (Rank r = 0; r < plan.workers(); ++r) {
     Place place;
     place.stage = plan.stage_of(r);
-    const auto owners = plan.owners_of(plan.step_program, place.stage);
-    place.microbatches = std::max(1, owners.acts(Rate::microbatch, plan.dp_index(r)));
+    place.microbatches = std::max(1.0, microbatches_of(plan, r));
     places_.push_back(std::move(place));
   }
 }

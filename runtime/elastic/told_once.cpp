@@ -105,21 +105,31 @@ void ToldOnce::tell_to(std::int64_t version) {
 }
 
 void ToldOnce::tell_step(const StepResult& result) {
+  std::vector<std::pair<double, double>> numbers{{result.loss, result.grad_norm}};
+  bool void_step = result.void_step;
+  for (const ProgramResult& other : result.others) {
+    numbers.emplace_back(other.loss, other.grad_norm);
+    void_step |= other.void_step;
+  }
   if (const auto at = static_cast<std::size_t>(result.step - first_); holds_ && at < told_.size()) {
-    const auto& [loss, norm] = told_[at];
     const auto same = [](double a, double b) {
       return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
     };
-    if (contradiction_.ok() && !(same(loss, result.loss) && same(norm, result.grad_norm)))
-      contradiction_ = Status(
-          Code::internal,
-          fmt::format("step {}, which is repeated, has loss {:.17g} and norm {:.17g}, and was told with {:.17g} "
-                      "and {:.17g}: the job is not repeatable (an actor that keeps state, memory that is damaged)",
-                      result.step, result.loss, result.grad_norm, loss, norm));
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const auto [loss, norm] = numbers[i];
+      const auto [told_loss, told_norm] = told_[at][i];
+      if (contradiction_.ok() && !(same(loss, told_loss) && same(norm, told_norm)))
+        contradiction_ = Status(
+            Code::internal,
+            fmt::format("step {}{}, which is repeated, has loss {:.17g} and norm {:.17g}, and was told with {:.17g} "
+                        "and {:.17g}: the job is not repeatable (an actor that keeps state, memory that is damaged)",
+                        result.step, i == 0 ? "" : " of program '" + result.others[i - 1].program + "'", loss, norm,
+                        told_loss, told_norm));
+    }
     return;
   }
-  if (holds_) told_.emplace_back(result.loss, result.grad_norm);
-  void_steps_ += result.void_step ? 1 : 0;
+  if (holds_) told_.push_back(std::move(numbers));
+  void_steps_ += void_step ? 1 : 0;
   if (application_.on_step) application_.on_step(result);
 }
 

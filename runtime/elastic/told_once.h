@@ -65,7 +65,8 @@ class ToldOnce {
   const std::int64_t first_;
   std::int64_t newest_ = 0;                                          // of which there was an event
   std::deque<std::pair<std::int64_t, std::function<void()>>> held_;  // by version
-  std::vector<std::pair<double, double>> told_;                      // loss and norm, by step from first_ on
+  /// By step from first_ on: loss and norm of each program that trains.
+  std::vector<std::vector<std::pair<double, double>>> told_;
   std::set<std::pair<std::string, std::int64_t>> started_, closed_;  // programs and versions that were told
   std::map<std::int64_t, std::vector<std::string>> asked_;           // programs that read a version, where any does
   std::int64_t asked_to_;                                            // the application was asked of versions before it

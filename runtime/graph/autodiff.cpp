@@ -14,7 +14,8 @@ namespace troupe::runtime {
 
 class Differentiator final : public kernels::GradContext {
  public:
-  Differentiator(Graph& g, Value loss) : g_(g), loss_(loss) {}
+  Differentiator(Graph& g, Value loss, const std::vector<Value>& trained)
+      : g_(g), loss_(loss), trained_(trained.begin(), trained.end()) {}
 
   void run() {
     const std::int32_t last = g_.tensors_[loss_].node;
@@ -25,6 +26,7 @@ class Differentiator final : public kernels::GradContext {
     if (const auto p = g_.nodes_[last].program; g_.program_specs_[p].stateful)
       return g_.fail("minimize: program '" + g_.programs_[p] +
                      "' is stateful, so its microbatches run at one dp coordinate: train in another one");
+    if (!check_trained()) return;
     mark_needs_grad(last);
     const auto unit = g_.unit_;
     const auto program = g_.program_;
@@ -35,10 +37,7 @@ class Differentiator final : public kernels::GradContext {
     g_.of_ = -1;
     g_.unit_ = unit;
     g_.program_ = program;
-    collect_params();
-    if (g_.status_.ok() && g_.grads_.empty())
-      g_.fail("minimize: the loss '" + g_.tensors_[loss_].name +
-              "' depends on no parameter, so there is nothing to train");
+    collect_params(g_.nodes_[last].program);
   }
 
   Value in(int i) const override { return g_.nodes_[node_].in[i]; }
@@ -85,12 +84,19 @@ class Differentiator final : public kernels::GradContext {
     if (Value& known = g_.tensors_[gradient].gradient_of; known < 0) known = of;
   }
 
-  /// A value needs a gradient if a parameter lies upstream of it.
+  bool check_trained() {
+    if (trained_.empty() || !g_.check_values("minimize", {trained_.begin(), trained_.end()})) return trained_.empty();
+    for (const Value v : trained_)
+      if (!g_.is_param(v)) return g_.fail("minimize: '" + g_.tensors_[v].name + "' is no parameter"), false;
+    return true;
+  }
+
+  /// A value needs a gradient if a parameter lies upstream of it that is trained here.
   void mark_needs_grad(std::int32_t last) {
     needs_.assign(g_.tensors_.size(), false);
     for (std::int32_t i = 0; i <= last; ++i) {
       const Node& n = g_.nodes_[i];
-      bool any = n.kind == Node::Kind::param;
+      bool any = n.kind == Node::Kind::param && (trained_.empty() || trained_.count(n.out[0]) > 0);
       if (n.kind == Node::Kind::op)
         for (Value v : n.in) any |= needs_[v];
       for (Value v : n.out) needs_[v] = any;
@@ -132,17 +138,31 @@ class Differentiator final : public kernels::GradContext {
     if (Status s = def->gradient(*this); !s.ok()) g_.fail("gradient of '" + name_ + "': " + s.message());
   }
 
-  void collect_params() {
+  void collect_params(std::int32_t program) {
+    if (!g_.status_.ok()) return;
+    const std::string loss = "the loss '" + g_.tensors_[loss_].name + "'";
+    if (uses_.empty())
+      return g_.fail("minimize: " + loss + " depends on no parameter" +
+                     (trained_.empty() ? "" : " that it is to train") + ", so there is nothing to train");
     for (const Node& n : g_.nodes_) {
       if (n.kind != Node::Kind::param) continue;
       auto it = uses_.find(n.out[0]);
-      if (it == uses_.end()) continue;
+      if (it == uses_.end()) {
+        if (trained_.count(n.out[0]) > 0)
+          return g_.fail("minimize: " + loss + " does not depend on parameter '" + n.name + "', which it is to train");
+        continue;
+      }
+      for (const ParamGrad& other : g_.grads_)
+        if (other.param == n.out[0])
+          return g_.fail("minimize: parameter '" + n.name + "' is trained by program '" + g_.programs_[other.program] +
+                         "', and by '" + g_.programs_[program] +
+                         "': name for each loss the parameters that it trains (the third argument)");
       const Tensor& param = g_.tensors_[n.out[0]];
       if (const Shape& shape = param.type.shape; !shape.empty() && shape[0] > gradient_rows_max)
         return g_.fail(fmt::format("minimize: parameter '{}' {} has more than {} rows, whose squares a norm can add",
                                    n.name, troupe::to_string(shape), gradient_rows_max));
       std::sort(it->second.begin(), it->second.end());  // by forward node: graph order
-      ParamGrad grad{n.out[0], {}};
+      ParamGrad grad{n.out[0], program, {}};
       for (const auto& [node, value] : it->second) grad.uses.push_back(value);
       g_.grads_.push_back(std::move(grad));
     }
@@ -150,6 +170,7 @@ class Differentiator final : public kernels::GradContext {
 
   Graph& g_;
   Value loss_;
+  const std::set<Value> trained_;  // none: all parameters upstream
   std::vector<bool> needs_;
   std::map<Value, std::vector<std::pair<Value, std::int32_t>>> pending_;
   std::set<Value> accumulated_;  // values that are the gradient of a use already
@@ -178,15 +199,15 @@ Status check_hyper(const kernels::AdamW& h) {
 
 }  // namespace
 
-void Graph::minimize(Value loss, kernels::AdamW hyper) {
+void Graph::minimize(Value loss, kernels::AdamW hyper, const std::vector<Value>& trained) {
   if (!may_add("minimize", {loss})) return;
-  if (trains()) return fail("minimize: this graph has a loss already");
+  const std::int32_t of = nodes_[tensors_[loss].node].program;
+  if (trains(of)) return fail("minimize: program '" + programs_[of] + "' has a loss already");
   if (const Status s = check_hyper(hyper); !s.ok()) return fail("minimize: " + s.message());
-  hyper_ = hyper;
-  Differentiator(*this, loss).run();
+  Differentiator(*this, loss, trained).run();
   if (!status_.ok()) return;
-  step_program_ = nodes_[tensors_[loss].node].program;
-  const auto program = std::exchange(program_, step_program_);
+  hyper_[of] = hyper;
+  const auto program = std::exchange(program_, of);
   report("loss", loss);
   nodes_.back().attrs.set("loss", 1);
   program_ = program;

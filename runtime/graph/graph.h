@@ -105,6 +105,7 @@ bool lists_report(const Attrs& attrs, const std::string& name);
 /// The gradient of one parameter: one value per use, in graph order.
 struct ParamGrad {
   Value param = kernels::no_value;
+  std::int32_t program = 0;  ///< that trains it
   std::vector<Value> uses;
 };
 
@@ -162,11 +163,14 @@ class Graph {
   /// `at_once` < 1, a name twice; in compile(): a report that no actor or op makes, or more than one.
   Value feed(const std::string& name, TensorType type, const std::string& after = {}, std::int64_t at_once = 1);
 
-  /// Backward by graph rewriting, from a loss op's output; fills grads(). Once for a graph, in any program. The loss
-  /// is reported to the session, which sums it over the step. Error: an op that is no loss or has no gradient, a
-  /// program that is stateful, a loss that depends on no parameter, or on one with more than
-  /// gradient_rows_max rows.
-  void minimize(Value loss, kernels::AdamW hyper);
+  /// Backward by graph rewriting, from a loss op's output; fills grads(). Once for a program: it trains then, with an
+  /// optimizer of its own. Programs that train take their steps together: step s of each reads version s of all
+  /// parameters, and all updates make version s + 1. `trained`: the parameters that this loss trains; none: all that it
+  /// depends on. A parameter is trained by one program at most. The loss is reported to the session, which sums it over
+  /// the step. Error: an op that is no loss or has no gradient, a program that is stateful, a loss that depends on no
+  /// parameter, or on one with more than gradient_rows_max rows; in `trained`, a value that is no parameter or on which
+  /// the loss does not depend; a parameter that another program trains.
+  void minimize(Value loss, kernels::AdamW hyper, const std::vector<Value>& trained = {});
 
   const Status& status() const { return status_; }
   const kernels::OpSet& ops() const { return *ops_; }
@@ -178,11 +182,13 @@ class Graph {
   bool is_shared(std::int32_t unit) const { return shared_units_.count(unit) != 0; }
   const std::vector<std::string>& programs() const { return programs_; }
   const std::vector<ProgramSpec>& program_specs() const { return program_specs_; }
-  /// The program that runs once a step: the one that minimize() is in; where no program minimizes, the first.
-  std::int32_t step_program() const { return step_program_; }
+  /// Whether a program runs once a step: those that minimize() is in; where no program minimizes, the first.
+  bool is_step_program(std::int32_t program) const { return trains() ? trains(program) : program == 0; }
   const std::vector<ParamGrad>& grads() const { return grads_; }
-  const kernels::AdamW& hyper() const { return hyper_; }
-  bool trains() const { return !grads_.empty(); }
+  /// REQUIRES: the program trains.
+  const kernels::AdamW& hyper(std::int32_t program) const { return hyper_.at(program); }
+  bool trains() const { return !hyper_.empty(); }
+  bool trains(std::int32_t program) const { return hyper_.count(program) != 0; }
   /// REQUIRES: a value of this graph.
   bool is_param(Value v) const { return nodes_[tensors_[v].node].kind == Node::Kind::param; }
 
@@ -219,8 +225,8 @@ class Graph {
   std::set<std::string> names_;
   std::set<std::int32_t> shared_units_;
   std::map<std::int32_t, std::string> unit_kinds_;
-  kernels::AdamW hyper_;
-  std::int32_t unit_ = 0, program_ = 0, step_program_ = 0;
+  std::map<std::int32_t, kernels::AdamW> hyper_;  // by program: of those that train
+  std::int32_t unit_ = 0, program_ = 0;
   bool backward_ = false;
   std::int32_t of_ = -1;
 };

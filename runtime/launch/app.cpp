@@ -101,7 +101,8 @@ Status check_memory(const Plan& plan, std::int64_t bytes_max) {
 
 /// Error: a job of this plan cannot go on when a worker is lost.
 Status check_recovers(const Plan& plan, const SessionOptions& session) {
-  if (!plan.trains) return invalid("JobOptions::recovers is set, and the plan trains nothing: its job can begin again");
+  if (!plan.trains())
+    return invalid("JobOptions::recovers is set, and the plan trains nothing: its job can begin again");
   if (!plan.recoverable())
     return invalid(
         "JobOptions::recovers is set, and updates of the plan overwrite what they read: compile it with "
@@ -119,7 +120,7 @@ Status check_recovers(const Plan& plan, const SessionOptions& session) {
             "' has parameters that no update writes, so that no version says whether they are whole: compile "
             "the plan with CompileOptions::keeps_copies");
   if (plan.step_spec().stateful)
-    return invalid("JobOptions::recovers is set, and ops of program '" + plan.programs[plan.step_program] +
+    return invalid("JobOptions::recovers is set, and ops of program '" + plan.programs[plan.step_program()].name +
                    "' keep state from one microbatch to the next, which no new worker has");
   return {};
 }
@@ -218,7 +219,7 @@ Status check_descriptors(std::int64_t workers, bool recovers) {
 /// A job that begins from a checkpoint begins with its version, goes on as its job, and has its state of sums where the
 /// caller names none. From one of step 0 a run begins, and several may: each is a job of its own. Returns the
 /// checkpoint's manifest; nullopt: the job begins from initial values.
-Expected<std::optional<checkpoint::Manifest>> begin_where_saved(Storage& storage, JobOptions& o) {
+Expected<std::optional<checkpoint::Manifest>> begin_where_saved(const Plan& plan, Storage& storage, JobOptions& o) {
   if (o.checkpoint.restore.empty()) return std::optional<checkpoint::Manifest>();
   auto manifest = checkpoint::read_manifest(storage, o.checkpoint.restore);
   if (manifest.status().code() == Code::not_found)  // as in a worker
@@ -230,7 +231,9 @@ Expected<std::optional<checkpoint::Manifest>> begin_where_saved(Storage& storage
     return invalid(fmt::format(
         "'{}' is of step {}, and the job would begin with step {}: set SessionOptions::first_step to the checkpoint's",
         o.checkpoint.restore, manifest->stamp.step, o.session.first_step));
-  if (!o.session.sums) o.session.sums = sums_of(*manifest);
+  if (!o.session.sums) {
+    TROUPE_ASSIGN(o.session.sums, sums_of(*manifest, plan));
+  }
   o.checkpoint.job = manifest->stamp.step > 0 ? manifest->stamp.job : 0;
   return std::optional(*std::move(manifest));
 }
@@ -267,10 +270,10 @@ class StreamAtOnce final : public Stream {
 };
 
 /// Takes what a job reads and writes of checkpoints. Error, with `code` the exit code for it.
-Status take_checkpoints(JobOptions& o, int& code) {
+Status take_checkpoints(const Plan& plan, JobOptions& o, int& code) {
   FileStorage storage;
   code = exit_checkpoint;
-  TROUPE_ASSIGN(const auto from, begin_where_saved(storage, o));
+  TROUPE_ASSIGN(const auto from, begin_where_saved(plan, storage, o));
   return take_folder(storage, o.checkpoint, from ? &*from : nullptr, code);
 }
 
@@ -301,7 +304,7 @@ Status App::check_job(const Plan& plan, const JobOptions& options) const {
       for (const PlanChannel& c : role.channels)
         if (c.kind == PlanChannel::Kind::feed)
           return invalid(fmt::format("the graph has feed '{}', and SessionOptions::feed is not set", c.name));
-  TROUPE_TRY(check_numbers(options.session));
+  TROUPE_TRY(check_numbers(plan, options.session));
   TROUPE_TRY(find_parameters(plan, options.session.parameters).status());
   if (options.session.copy_every < 0 || (options.session.copy_every > 0 && !plan.keeps_copies()))
     return invalid(fmt::format("SessionOptions::copy_every is {}: expected {}", options.session.copy_every,
@@ -335,7 +338,7 @@ JobResult App::run(const Plan& plan, JobOptions options) const {
   if (Status s = options.checked ? Status{} : check(plan, options); !s.ok())
     return {std::move(s), exit_plan, {}, 0, {}};
   int code = exit_ok;
-  if (Status s = take_checkpoints(options, code); !s.ok()) return {std::move(s), code, {}, 0, {}};
+  if (Status s = take_checkpoints(plan, options, code); !s.ok()) return {std::move(s), code, {}, 0, {}};
   return run_job(plan, std::move(options));
 }
 
@@ -343,7 +346,7 @@ SimOutcome App::simulate(const Plan& plan, JobOptions options, std::uint64_t see
   SimOutcome out;
   out.job.exit_code = exit_plan;
   if (out.job.status = options.checked ? Status{} : check_job(plan, options); !out.job.status.ok()) return out;
-  if (out.job.status = take_checkpoints(options, out.job.exit_code); !out.job.status.ok()) return out;
+  if (out.job.status = take_checkpoints(plan, options, out.job.exit_code); !out.job.status.ok()) return out;
   FileStorage storage;
   const SimLoop no_time;  // commits take none
   StreamAtOnce disk;
@@ -373,8 +376,8 @@ int App::run_main(const Expected<Plan>& plan, JobOptions options) const {
   if (!result.status.ok()) std::fprintf(stderr, "%s\n", result.status.message().c_str());
   if (result.void_steps > 0)
     std::fprintf(stderr,
-                 "%lld of %lld steps were void: a gradient was beyond the range of its exact sum, and no parameter was "
-                 "updated\n",
+                 "%lld of %lld steps were void: a gradient was beyond the range of its exact sum, and no parameter of "
+                 "its program was updated\n",
                  static_cast<long long>(result.void_steps), static_cast<long long>(result.committed_steps));
   return result.exit_code;
 }

@@ -117,7 +117,7 @@ void SimProcesses::arrive(Rank r, const ControlFrame& frame) {
 void SimProcesses::tell(Rank from, JobGeneration of, FromWorker message) {
   SimPlace& place = places_[from];
   if (place.state != SimPlace::State::runs || place.cut_off) return;
-  if (const auto* closed = std::get_if<Closed>(&message); closed && closed->program == place.plan->step_program)
+  if (const auto* closed = std::get_if<Closed>(&message); closed && closed->program == place.plan->step_program())
     place.vote = *closed;
   const auto* failed = std::get_if<WorkerFailed>(&message);
   carry(from, {of, encode(message)}, failed && failed->status.code() == Code::unavailable);

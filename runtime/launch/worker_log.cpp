@@ -39,8 +39,8 @@ void log_order(const Plan& plan, const ToWorker& order) {
     log_debug(fmt::format("begins with version {}", begin->step));
   } else if (const auto* go = std::get_if<Go>(&order);
              go && go->program >= 0 && go->program < std::ssize(plan.programs)) {
-    const std::string text = fmt::format("program '{}' begins, step {}", plan.programs[go->program], go->step);
-    if (plan.trains && plan.is_step_program(go->program)) log_trace(text);
+    const std::string text = fmt::format("program '{}' begins, step {}", plan.programs[go->program].name, go->step);
+    if (plan.trains() && plan.is_step_program(go->program)) log_trace(text);
     else log_debug(text);
   } else if (const auto* commit = std::get_if<CommitStep>(&order)) {
     log_trace(fmt::format("step {} is committed", commit->step));

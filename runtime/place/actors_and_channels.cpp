@@ -32,7 +32,7 @@ void LocalActors::choose_actors() {
     LocalActor l;
     l.actor = static_cast<std::int32_t>(i);
     local_.actors.push_back(std::move(l));
-    if (a.closes_step) ++local_.closers[a.program];
+    if (a.closes_step) ++local_.closers[static_cast<std::size_t>(plan_.begun_as(a.program))];
   }
 }
 
@@ -113,7 +113,7 @@ void LocalActors::make_turns() {
       takers[{a.virtual_stage / plan_.stages, a.pass}].push_back(&l.spec);
   std::int32_t turn = 0;
   for (const PassOf& p : pass_order(plan_.pipeline, plan_.stages, local_.stage,
-                                    static_cast<std::int32_t>(microbatches_[plan_.step_program].size())))
+                                    static_cast<std::int32_t>(microbatches_[plan_.step_program()].size())))
     for (actors::ActorSpec* spec : takers[{p.chunk, p.pass}]) spec->turns.push_back(turn++);
   for (auto& l : local_.actors) l.spec.turns_per_step = turn;
 }

@@ -21,7 +21,7 @@ Lifetimes::Lifetimes(const Plan& plan, const PlanRole& role) : plan_(plan), role
     for (const auto& r : c.readers) {
       const PlanActor& reader = role.actors[r.actor];
       if (c.writer < 0) {
-        if (c.kind == PlanChannel::Kind::commit && plan.trains) edge(step_edges_, commit, r.actor, 0);
+        if (c.kind == PlanChannel::Kind::commit && plan.trains()) edge(step_edges_, commit, r.actor, 0);
         continue;
       }
       const PlanActor& writer = role.actors[c.writer];

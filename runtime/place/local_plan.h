@@ -96,7 +96,8 @@ struct LocalPlan {
   /// Bytes that outlive the processes of the place where its job recovers: those of copies, or the state area.
   std::int64_t kept_bytes() const { return copies_bytes > 0 ? copies_bytes : state_area_bytes; }
   MemoryUse memory;
-  std::vector<std::int32_t> closers;  ///< per program: actors that close its step here
+  /// per program: actors that close its step here; those of programs that train together close that of the first
+  std::vector<std::int32_t> closers;
 };
 
 /// Error: a rank that is on no stage; a boxing that needs an extent which no place has, by name.

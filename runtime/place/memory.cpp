@@ -69,7 +69,7 @@ void LocalMemory::place_state() {
     m.parameters += c.slot_bytes * c.slots;
     c.moments_offset = aligned(c.slot_bytes);
     std::int64_t end = c.moments_offset;
-    if (plan_.trains) moments_offsets(plan_, rank_, role_->actors[role_->channels[c.channel].writer], end);
+    if (plan_.trains()) moments_offsets(plan_, rank_, role_->actors[role_->channels[c.channel].writer], end);
     m.optimizer += (end - c.moments_offset) * c.slots;
     if (c.slots > 1) {
       c.version_offset = aligned(end);

@@ -12,7 +12,7 @@
 namespace troupe::runtime {
 
 struct ActorTraits {
-  /// The programs that have actors of the kind: any but "digest", "snapshot" and "copy"; the step program; one of those
+  /// The programs that have actors of the kind: any but "digest", "snapshot" and "copy"; a step program; one of those
   /// three, which have no actors of other kinds.
   enum class Home : std::uint8_t { any, step, digest, snapshot, copy };
   /// What its actors do with parameters: nothing; read gradients of them (and update them); read a version of them.

@@ -51,9 +51,9 @@ struct Exchange {
 struct Role { stage @0 :Int32; actors @1 :List(Actor); channels @2 :List(Channel); units @3 :List(Text); }
 struct Param {
   name @0 :Text; tensor @1 :Int32; init @2 :UInt8; initValue @3 :Float32; decay @4 :Bool; terms @5 :Int64 = 1; share @6 :Int32 = -1;
-  storedAsShare @7 :Bool;
+  storedAsShare @7 :Bool; program @8 :Int32 = -1;
 }
-struct Program { name @0 :Text; microbatches @1 :Int64; samples @2 :Int64; sequential @3 :Bool; stateful @4 :Bool; }
+struct Program { name @0 :Text; microbatches @1 :Int64; samples @2 :Int64; sequential @3 :Bool; stateful @4 :Bool; steps @5 :Bool; optimizer @6 :AdamW; }
 struct AdamW { lr @0 :Float32; beta1 @1 :Float32; beta2 @2 :Float32; eps @3 :Float32; weightDecay @4 :Float32; }
 struct Link { latencyS @0 :Float64; bytesPerS @1 :Float64; linkBytesPerS @2 :Float64; rendezvousS @3 :Float64; }
 struct OddLink { a @0 :Int32; b @1 :Int32; cost @2 :Link; }
@@ -67,20 +67,17 @@ struct Costs {
 struct Plan {
   version @0 :UInt32;
   programs @1 :List(Program);
-  trains @2 :Bool;
-  owners @3 :List(List(Int32));
-  seed @4 :UInt64;
-  hyper @5 :AdamW;
-  meshes @6 :List(Mesh);
-  stages @7 :Int32;
-  roles @8 :List(Role);
-  tensors @9 :List(Tensor);
-  exchanges @10 :List(Exchange);
-  params @11 :List(Param);
-  costs @12 :Costs;
-  pipeline @13 :UInt8;
-  chunks @14 :Int32 = 1;
-  ahead @15 :Int32;
-  weightsApart @16 :Bool;
-  stepProgram @17 :Int32;
+  owners @2 :List(List(Int32));
+  seed @3 :UInt64;
+  meshes @4 :List(Mesh);
+  stages @5 :Int32;
+  roles @6 :List(Role);
+  tensors @7 :List(Tensor);
+  exchanges @8 :List(Exchange);
+  params @9 :List(Param);
+  costs @10 :Costs;
+  pipeline @11 :UInt8;
+  chunks @12 :Int32 = 1;
+  ahead @13 :Int32;
+  weightsApart @14 :Bool;
 }

@@ -51,8 +51,29 @@ std::int32_t Plan::stage_of(Rank rank) const {
 }
 
 std::int32_t Plan::program(const std::string& name) const {
-  const auto it = std::find(programs.begin(), programs.end(), name);
+  const auto it = std::find_if(programs.begin(), programs.end(), [&](const PlanProgram& p) { return p.name == name; });
   return it == programs.end() ? -1 : static_cast<std::int32_t>(it - programs.begin());
+}
+
+bool Plan::trains() const {
+  return std::any_of(programs.begin(), programs.end(), [](const PlanProgram& p) { return p.optimizer.has_value(); });
+}
+
+std::int32_t Plan::step_program() const {
+  const auto it = std::find_if(programs.begin(), programs.end(), [](const PlanProgram& p) { return p.steps; });
+  ASSERT(it != programs.end(), programs.size());
+  return static_cast<std::int32_t>(it - programs.begin());
+}
+
+std::vector<std::int32_t> Plan::training() const {
+  std::vector<std::int32_t> out;
+  for (std::int32_t p = 0; p < std::ssize(programs); ++p)
+    if (programs[static_cast<std::size_t>(p)].optimizer) out.push_back(p);
+  return out;
+}
+
+bool Plan::has_one_step_program() const {
+  return std::count_if(programs.begin(), programs.end(), [](const PlanProgram& p) { return p.steps; }) == 1;
 }
 
 std::int32_t Plan::snapshot_slots() const {
@@ -111,7 +132,7 @@ MicrobatchOwners Plan::owners_of(const PlanExchange& x) const {
 
 bool Plan::ordered() const {
   // Programs that do not train take no turns: their microbatches wait for no later one.
-  bool alike = trains && pipeline.ordered() && meshes[0].axis(stages_axis) < 0;
+  bool alike = trains() && has_one_step_program() && pipeline.ordered() && meshes[0].axis(stages_axis) < 0;
   for (std::int32_t s = 1; s < stages; ++s) alike &= dp_width(s) == dp_width(0);
   return alike;
 }
@@ -141,6 +162,8 @@ Status check_owners(const std::vector<std::vector<std::int32_t>>& owners, const 
   if (owners.size() != static_cast<std::size_t>(plan.stages))
     return invalid(
         fmt::format("there are owners of microbatches for {} stages; the plan has {}", owners.size(), plan.stages));
+  if (!plan.has_one_step_program())
+    return invalid("there are owners of microbatches, and several programs train: owners are those of one");
   for (std::int32_t s = 0; s < plan.stages; ++s) {
     const std::string where = fmt::format("stage {}: ", s);
     if (owners[s].size() != static_cast<std::size_t>(plan.step_spec().microbatches))

@@ -5,6 +5,8 @@
 // verify.h, timed by token_game.h, run by worker.h.
 #pragma once
 
+#include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,6 +68,7 @@ struct PlanParam {
   Init::Kind init = Init::Kind::constant;
   float init_value = 0;
   bool decay = true;
+  std::int32_t program = -1;  ///< that trains it; -1: none does
   /// most terms that all microbatches of a step add to one element of its gradient
   std::int64_t terms = 1;
   /// ZeRO: the tensor that says which part a place updates; -1: all that it has
@@ -76,18 +79,25 @@ struct PlanParam {
   bool operator==(const PlanParam&) const = default;
 };
 
+/// A program, and what a run does with it.
+struct PlanProgram {
+  std::string name;
+  ProgramSpec spec;
+  /// It runs once a step: those that train, all of them together; where none does, one. Others run on the versions that
+  /// the session chooses.
+  bool steps = false;
+  std::optional<kernels::AdamW> optimizer;  ///< of one that trains
+  bool operator==(const PlanProgram&) const = default;
+};
+
 /// Position of the dp axis in a mesh, or -1.
 inline int dp_axis(const Mesh& mesh) { return mesh.axis("dp"); }
 /// Whether model axes divide the model here: places wait for each other's parts inside their passes.
 inline bool has_model_axis(const Mesh& mesh) { return mesh.size() > mesh.axis_size("dp"); }
 
 struct Plan {
-  std::vector<std::string> programs;
-  std::vector<ProgramSpec> program_specs;
-  std::int32_t step_program = 0;  ///< runs once a step: Graph::step_program
-  bool trains = false;            ///< the step program does
+  std::vector<PlanProgram> programs;
   std::uint64_t seed = 0;
-  kernels::AdamW hyper;
   std::vector<Mesh> meshes;  ///< the first `stages` are the stages' own; then unions of stages
   std::int32_t stages = 1;
   Pipeline pipeline;
@@ -106,9 +116,23 @@ struct Plan {
   std::int32_t stage_of(Rank rank) const;
   /// Index of a program; -1 if there is none of this name.
   std::int32_t program(const std::string& name) const;
-  /// Whether a program is the step program.
-  bool is_step_program(std::int32_t program) const { return program == step_program; }
-  const ProgramSpec& step_spec() const { return program_specs[step_program]; }
+  /// Whether a program trains.
+  bool trains() const;
+  /// Whether a program runs once a step.
+  bool is_step_program(std::int32_t program) const {
+    return program >= 0 && program < std::ssize(programs) && programs[static_cast<std::size_t>(program)].steps;
+  }
+  /// The first program that runs once a step. Where several train they begin and close their steps together, and
+  /// session and places speak of it for all of them. REQUIRES: there is one.
+  std::int32_t step_program() const;
+  const ProgramSpec& step_spec() const { return spec(step_program()); }
+  const ProgramSpec& spec(std::int32_t program) const { return programs[static_cast<std::size_t>(program)].spec; }
+  /// The program as which the session begins one: step_program() for all that run once a step, else itself.
+  std::int32_t begun_as(std::int32_t program) const { return is_step_program(program) ? step_program() : program; }
+  /// The programs that train, ascending.
+  std::vector<std::int32_t> training() const;
+  /// Whether one program runs once a step: schedules of passes, owners and shortened games are of one.
+  bool has_one_step_program() const;
   /// Versions of the parameters that the arenas hold for checkpoints at the same time; 0: the plan takes no checkpoint.
   std::int32_t snapshot_slots() const;
   /// Whether updates leave the version before whole (CompileOptions::keeps_version).
@@ -131,14 +155,13 @@ struct Plan {
   bool leads(Rank rank) const;
   /// Which dp coordinates of a stage run which microbatches of a program. Valid while this plan is.
   MicrobatchOwners owners_of(std::int32_t program, std::int32_t stage) const {
-    return {program_specs[program], dp_width(stage),
-            is_step_program(program) && !owners.empty() ? &owners[stage] : nullptr};
+    return {spec(program), dp_width(stage), is_step_program(program) && !owners.empty() ? &owners[stage] : nullptr};
   }
   /// That of the stage whose dp coordinates make up an exchange's rounds: where a gather ends, where a reduction
   /// begins. Of several stages, which then are equally wide, the first.
   MicrobatchOwners owners_of(const PlanExchange& exchange) const;
-  /// Whether passes begin in pass_order: the plan trains, the pipeline has an order, the stages have one dp width and
-  /// share no unit. Else slots and priorities decide: published orders cover no such pipeline.
+  /// Whether passes begin in pass_order: one program trains, the pipeline has an order, the stages have one dp width
+  /// and share no unit. Else slots and priorities decide: published orders cover no such pipeline.
   bool ordered() const;
   /// True for a gradient as ops make it: a term of the sum over dp.
   bool unreduced(const PlanTensor& t) const {

@@ -146,19 +146,23 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
           fmt::format("the plan has version {}, this program reads version {}", r.getVersion(), plan_version));
     Plan p;
     for (auto x : r.getPrograms()) {
-      p.programs.push_back(x.getName().cStr());
-      p.program_specs.push_back({x.getMicrobatches(), x.getSamples(), x.getSequential(), x.getStateful()});
+      PlanProgram program{x.getName().cStr(),
+                          {x.getMicrobatches(), x.getSamples(), x.getSequential(), x.getStateful()},
+                          x.getSteps(),
+                          {}};
+      if (x.hasOptimizer()) {
+        const auto h = x.getOptimizer();
+        program.optimizer.emplace();
+        program.optimizer->lr = h.getLr();
+        program.optimizer->beta1 = h.getBeta1();
+        program.optimizer->beta2 = h.getBeta2();
+        program.optimizer->eps = h.getEps();
+        program.optimizer->weight_decay = h.getWeightDecay();
+      }
+      p.programs.push_back(std::move(program));
     }
-    p.step_program = r.getStepProgram();
-    p.trains = r.getTrains();
     for (auto stage : r.getOwners()) p.owners.push_back(numbers<std::int32_t>(stage));
     p.seed = r.getSeed();
-    const auto h = r.getHyper();
-    p.hyper.lr = h.getLr();
-    p.hyper.beta1 = h.getBeta1();
-    p.hyper.beta2 = h.getBeta2();
-    p.hyper.eps = h.getEps();
-    p.hyper.weight_decay = h.getWeightDecay();
     for (auto m : r.getMeshes()) p.meshes.push_back(get(m));
     p.stages = r.getStages();
     p.pipeline = {static_cast<Pipeline::Kind>(r.getPipeline()), r.getChunks(), r.getAhead(), r.getWeightsApart()};
@@ -185,7 +189,7 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
     }
     for (auto x : r.getParams())
       p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(),
-                          x.getDecay(), x.getTerms(), x.getShare(), x.getStoredAsShare()});
+                          x.getDecay(), x.getProgram(), x.getTerms(), x.getShare(), x.getStoredAsShare()});
     p.costs = get(r.getCosts());
     return p;
   });

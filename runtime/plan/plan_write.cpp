@@ -169,24 +169,25 @@ std::vector<std::byte> write_plan(const Plan& p) {
   b.setVersion(plan_version);
   auto programs = b.initPrograms(static_cast<unsigned>(p.programs.size()));
   for (unsigned i = 0; i < p.programs.size(); ++i) {
-    programs[i].setName(p.programs[i]);
-    programs[i].setMicrobatches(p.program_specs[i].microbatches);
-    programs[i].setSamples(p.program_specs[i].samples);
-    programs[i].setSequential(p.program_specs[i].sequential);
-    programs[i].setStateful(p.program_specs[i].stateful);
+    const PlanProgram& program = p.programs[i];
+    programs[i].setName(program.name);
+    programs[i].setMicrobatches(program.spec.microbatches);
+    programs[i].setSamples(program.spec.samples);
+    programs[i].setSequential(program.spec.sequential);
+    programs[i].setStateful(program.spec.stateful);
+    programs[i].setSteps(program.steps);
+    if (!program.optimizer) continue;
+    auto h = programs[i].initOptimizer();
+    h.setLr(program.optimizer->lr);
+    h.setBeta1(program.optimizer->beta1);
+    h.setBeta2(program.optimizer->beta2);
+    h.setEps(program.optimizer->eps);
+    h.setWeightDecay(program.optimizer->weight_decay);
   }
-  b.setStepProgram(p.step_program);
-  b.setTrains(p.trains);
   auto owners = b.initOwners(static_cast<unsigned>(p.owners.size()));
   for (unsigned i = 0; i < p.owners.size(); ++i)
     set_numbers(owners.init(i, static_cast<unsigned>(p.owners[i].size())), p.owners[i]);
   b.setSeed(p.seed);
-  auto h = b.initHyper();
-  h.setLr(p.hyper.lr);
-  h.setBeta1(p.hyper.beta1);
-  h.setBeta2(p.hyper.beta2);
-  h.setEps(p.hyper.eps);
-  h.setWeightDecay(p.hyper.weight_decay);
   auto meshes = b.initMeshes(static_cast<unsigned>(p.meshes.size()));
   for (unsigned i = 0; i < p.meshes.size(); ++i) put(meshes[i], p.meshes[i]);
   b.setStages(p.stages);
@@ -227,6 +228,7 @@ std::vector<std::byte> write_plan(const Plan& p) {
     params[i].setInit(static_cast<std::uint8_t>(p.params[i].init));
     params[i].setInitValue(p.params[i].init_value);
     params[i].setDecay(p.params[i].decay);
+    params[i].setProgram(p.params[i].program);
     params[i].setTerms(p.params[i].terms);
     params[i].setShare(p.params[i].share);
     params[i].setStoredAsShare(p.params[i].stored_as_share);

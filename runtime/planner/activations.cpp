@@ -27,7 +27,8 @@ void add_channel(PlanDraft& draft, ActorRef writer, const std::vector<ActorRef>&
     leaves |= draft.at(r).stream != "compute";
     if (writer.actor >= 0 && plan.is_step_program(draft.at(r).program) &&
         draft.at(r).kind == PlanActor::Kind::segment && draft.pass_at(r) != draft.pass_at(writer))
-      kept = std::max(kept, draft.slots_between(writer.role, draft.pass_at(writer), draft.pass_at(r)));
+      kept = std::max(
+          kept, draft.slots_between(writer.role, draft.at(writer).program, draft.pass_at(writer), draft.pass_at(r)));
   }
   if (writer.actor < 0) {
     const LoweredNode& feed = draft.low.nodes[draft.low.producer[tensors[0]]];

@@ -6,14 +6,16 @@
 
 namespace troupe::runtime {
 
-void make_credits(PlanDraft& draft, const Segments& segments) {
+namespace {
+
+void make_credits(PlanDraft& draft, const Segments& segments, std::int32_t program) {
   const Plan& plan = draft.plan;
-  for (std::int32_t k = 0; k < draft.virtual_stages && plan.trains; ++k) {
+  for (std::int32_t k = 0; k < draft.virtual_stages; ++k) {
     const std::int32_t role = k % plan.stages;
     ActorRef first, last;
     for (const auto& [w, nodes] : segments.nodes) {
       const LoweredNode& n = draft.low.nodes[nodes.front()];
-      if (w.role != role || n.virtual_stage != k || n.mesh != role || !plan.is_step_program(n.program)) continue;
+      if (w.role != role || n.virtual_stage != k || n.mesh != role || n.program != program) continue;
       if (draft.at(w).pass == Pass::forward) {
         if (first.actor < 0) first = w;
       } else if (last.actor < 0 || draft.at(w).pass <= draft.at(last).pass) {
@@ -23,10 +25,16 @@ void make_credits(PlanDraft& draft, const Segments& segments) {
     if (first.actor < 0 || last.actor < 0) continue;
     PlanChannel c;
     c.kind = PlanChannel::Kind::stash;
-    c.name = fmt::format("credit.stage{}", k);
-    c.slots = draft.slots_between(role, draft.pass_at(first), draft.pass_at(last));
+    c.name = fmt::format("{}credit.stage{}", draft.prefix(program), k);
+    c.slots = draft.slots_between(role, program, draft.pass_at(first), draft.pass_at(last));
     draft.connect(std::move(c), first, {last});
   }
+}
+
+}  // namespace
+
+void make_credits(PlanDraft& draft, const Segments& segments) {
+  for (const std::int32_t program : draft.plan.training()) make_credits(draft, segments, program);
 }
 
 void make_control(PlanDraft& draft, const std::set<ActorRef>& after_commit) {
@@ -44,7 +52,7 @@ void make_control(PlanDraft& draft, const std::set<ActorRef>& after_commit) {
     for (const auto& [program, readers] : sources) {
       PlanChannel c;
       c.kind = PlanChannel::Kind::go;
-      c.name = "go." + plan.programs[program];
+      c.name = "go." + plan.programs[program].name;
       c.rate = Rate::step;
       c.slots = 2;
       c.bytes = tensor_alignment;
@@ -55,7 +63,7 @@ void make_control(PlanDraft& draft, const std::set<ActorRef>& after_commit) {
     c.kind = PlanChannel::Kind::commit;
     c.name = "commit";
     c.rate = Rate::step;
-    c.bytes = aligned(actors::commit_bytes(plan.params.size()));
+    c.bytes = aligned(actors::commit_bytes(plan.params.size(), plan.training().size()));
     draft.connect(std::move(c), {s, -1}, updates);
   }
 }

@@ -85,11 +85,11 @@ std::optional<Home> PlanDraft::home(std::int32_t role, std::int32_t tensor) cons
   return it == home_.end() ? std::nullopt : std::optional(it->second);
 }
 
-std::int32_t PlanDraft::slots_between(std::int32_t role, PassAt from, PassAt to) const {
+std::int32_t PlanDraft::slots_between(std::int32_t role, std::int32_t program, PassAt from, PassAt to) const {
   const auto own = plan.dp_width(role);
   if (plan.ordered()) {
     const std::int32_t stages = plan.stages, stage = from.virtual_stage % stages;
-    const MicrobatchOwners owners = plan.owners_of(plan.step_program, role);
+    const MicrobatchOwners owners = plan.owners_of(program, role);
     std::set<std::int32_t> counts;  // places with equally many microbatches have one order
     for (std::int64_t d = 0; d < own; ++d) counts.insert(owners.acts(Rate::microbatch, d));
     std::int32_t most = 1;
@@ -110,7 +110,7 @@ std::int32_t PlanDraft::slots_between(std::int32_t role, PassAt from, PassAt to)
   for (std::int32_t k = begin; k < end; ++k) places += plan.dp_width(k % plan.stages);
   const std::int32_t ahead = from.pass == Pass::forward && to.pass != Pass::forward ? plan.pipeline.ahead : 0;
   const auto slots = static_cast<std::int32_t>(places / own + shared_slack() + ahead);
-  return std::min(slots, plan.owners_of(plan.step_program, role).rounds());  // no place has more microbatches
+  return std::min(slots, plan.owners_of(program, role).rounds());  // no place has more microbatches
 }
 
 std::int32_t PlanDraft::shared_slack() const {
@@ -122,7 +122,8 @@ std::int32_t PlanDraft::shared_slack() const {
 
 std::int32_t PlanDraft::landing_slots(std::int32_t role) const {
   if (virtual_stages == plan.stages || !plan.ordered()) return 1;
-  const std::int32_t group = slots_between(role, {Pass::forward, role}, {Pass::forward, role + plan.stages});
+  const std::int32_t group = slots_between(role, plan.step_program(), {Pass::forward, role},
+                                           {Pass::forward, role + plan.stages});
   return 1 + std::max(0, group - plan.stages);
 }
 

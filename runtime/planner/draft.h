@@ -87,12 +87,12 @@ class PlanDraft {
   std::int32_t priority(Priority kind, std::int32_t virtual_stage) const {
     return kind * virtual_stages + (kind == forward_priority ? virtual_stages - 1 - virtual_stage : virtual_stage);
   }
-  /// What begins the names of a program's segments and gathers: nothing for the step program, else "evaluate.".
+  /// What begins the names of a program's actors: nothing for the first step program, else "evaluate.".
   std::string prefix(std::int32_t program) const {
-    return plan.is_step_program(program) ? "" : plan.programs[program] + ".";
+    return program == plan.step_program() ? "" : plan.programs[program].name + ".";
   }
-  /// Most microbatches that a place keeps from one pass to a later one.
-  std::int32_t slots_between(std::int32_t role, PassAt from, PassAt to) const;
+  /// Most microbatches of a program that a place keeps from one pass to a later one.
+  std::int32_t slots_between(std::int32_t role, std::int32_t program, PassAt from, PassAt to) const;
   /// Slots for tensors that arrive from another virtual stage before their turn. Groups of more than S microbatches
   /// arrive while their first chunk is still under way.
   std::int32_t landing_slots(std::int32_t role) const;

@@ -15,6 +15,7 @@ struct ParameterGroup {
   std::vector<std::size_t> params;  ///< indices into Lowered::params
   std::int32_t mesh = 0;
   std::vector<std::int32_t> stages;
+  std::int32_t program = 0;  ///< that trains them; where none does, the step program
   std::string name;
 };
 
@@ -82,7 +83,7 @@ class GroupPass {
   const Edges& edges_;
   const ParameterGroup& group_;
   Optimizers& out_;
-  const bool trained_;            // the plan trains, and a loss depends on the group
+  const bool trained_;            // a program trains the group
   const bool divided_;            // over more than one dp coordinate
   const bool keeps_version_;      // ParameterScheme::keeps_version, where it is trained
   const ParameterScheme scheme_;  // divides nothing where the group is not trained or not divided

@@ -7,16 +7,19 @@ namespace troupe::runtime {
 
 Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edges& edges,
                            const ParameterScheme& scheme) {
-  std::map<std::tuple<std::int32_t, std::int32_t, bool>, ParameterGroup> groups;  // unit, mesh, trained
+  // unit, mesh, program that trains it
+  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, ParameterGroup> groups;
   for (std::size_t p = 0; p < draft.low.params.size(); ++p) {
     const auto& param = draft.low.params[p];
     const std::int32_t mesh = draft.plan.tensors[param.tensor].mesh;
-    ParameterGroup& group = groups[{param.unit, mesh, !param.grads.empty()}];
+    const std::int32_t program = draft.plan.params[p].program;
+    ParameterGroup& group = groups[{param.unit, mesh, program}];
+    group.program = program < 0 ? draft.plan.step_program() : program;
     group.params.push_back(p);
     group.mesh = mesh;
     group.stages = param.stages;
-    group.name = draft.graph.units()[param.unit] + (param.stages.size() > 1 ? ".tied" : "") +
-                 (draft.plan.trains && param.grads.empty() ? ".fixed" : "");
+    group.name = draft.prefix(group.program) + draft.graph.units()[param.unit] +
+                 (param.stages.size() > 1 ? ".tied" : "") + (draft.plan.trains() && program < 0 ? ".fixed" : "");
   }
   Optimizers out;
   for (const auto& [key, group] : groups) GroupPass(draft, segments, edges, scheme, group, out).run();
@@ -26,7 +29,7 @@ Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edg
 GroupPass::GroupPass(PlanDraft& draft, const Segments& segments, const Edges& edges, const ParameterScheme& scheme,
                      const ParameterGroup& group, Optimizers& out)
     : draft_(draft), segments_(segments), edges_(edges), group_(group), out_(out),
-      trained_(draft.plan.trains && !draft.low.params[group.params[0]].grads.empty()),
+      trained_(draft.plan.params[group.params[0]].program >= 0),
       divided_(draft.plan.meshes[group.mesh].axis_size("dp") > 1), keeps_version_(trained_ && scheme.keeps_version),
       scheme_(trained_ && divided_ ? scheme : ParameterScheme{}) {}
 
@@ -61,7 +64,7 @@ void GroupPass::add_optimizer(std::int32_t s, std::set<ActorRef> readers, std::i
   PlanActor u;
   u.kind = PlanActor::Kind::update;
   u.name = group_.name + ".update";
-  u.program = plan().step_program;
+  u.program = group_.program;
   u.rate = Rate::step;
   u.priority = draft_.priority(update_priority, 0);
   u.run = run_of(u.program, update_run);

@@ -9,7 +9,7 @@ namespace {
 /// Error: data of the step program goes back to an earlier virtual stage, where passes have an order (which knows
 /// no such data), or where gathered parameters take turns in the order of the stages.
 Status check_flow(const Graph& graph, const Plan& plan, const Lowered& low, const ParameterScheme& scheme) {
-  if (!plan.trains || (!plan.ordered() && !scheme.stores_shares)) return {};
+  if (!plan.trains() || (!plan.ordered() && !scheme.stores_shares)) return {};
   for (const LoweredNode& n : low.nodes)
     for (const auto t : n.in) {
       const auto from = low.producer[t];

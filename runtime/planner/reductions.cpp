@@ -44,7 +44,7 @@ Ends GroupPass::everywhere(const std::string& name, Rate rate, const std::vector
                            const std::vector<std::int32_t>& to) {
   PlanExchange x;
   x.name = name;
-  x.program = plan().step_program;
+  x.program = group_.program;
   x.rate = rate;
   for (std::size_t i = 0; i < from.size(); ++i) x.moves.push_back({from[i], to[i]});
   const auto virtual_stage = rate == Rate::round ? draft_.at(edges_.writer[from[0]].begin()->second).virtual_stage : 0;

@@ -23,7 +23,7 @@ ParameterScheme scheme_of(std::int32_t zero_stage, bool keeps_version) {
 }
 
 void settle_gradients(PlanDraft& draft, const ParameterScheme& scheme) {
-  if (!scheme.sums_shares || !draft.plan.trains) return;
+  if (!scheme.sums_shares || !draft.plan.trains()) return;
   for (const auto& param : draft.low.params) {
     if (draft.plan.meshes[draft.plan.tensors[param.tensor].mesh].axis_size("dp") == 1) continue;
     for (auto t : param.grads) {
@@ -46,7 +46,7 @@ void GroupPass::make_shares() {
 void GroupPass::gather_updated() {
   PlanExchange gather;
   gather.name = group_.name + ".all_gather";
-  gather.program = plan().step_program;
+  gather.program = group_.program;
   gather.rate = Rate::step;
   for (auto p : group_.params) gather.moves.push_back({plan().params[p].share, low().params[p].tensor});
   for (const auto& [stage, where] : update_)

@@ -42,7 +42,7 @@ class AheadSearch {
               AheadChoice& out)
       : graph_(graph), options_(options), bound_(bound), out_(out) {
     for (std::int32_t s = 0; s < out.plan.stages; ++s)
-      most_microbatches_ = std::max(most_microbatches_, out.plan.owners_of(out.plan.step_program, s).rounds());
+      most_microbatches_ = std::max(most_microbatches_, out.plan.owners_of(out.plan.step_program(), s).rounds());
   }
 
   /// The plan taken last, of those tried.
@@ -150,7 +150,8 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
   AheadChoice out;
   out.bound = bound;
   TROUPE_ASSIGN(out.plan, compile(graph, options));
-  if (!out.plan.trains) out.why_none = "the plan does not train";
+  if (!out.plan.trains()) out.why_none = "the plan does not train";
+  else if (!out.plan.has_one_step_program()) out.why_none = "several programs train";
   else if (options.pipeline.ordered())
     out.why_none = to_string(options.pipeline) +
                    " has an order of passes, and more microbatches under way change nothing";

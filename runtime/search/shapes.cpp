@@ -50,7 +50,9 @@ StageWidths widths_of(const Plan& plan) {
 std::string shape_of(const Plan& plan) { return shape_text(widths_of(plan), model_of(plan)); }
 
 std::vector<StageWidths> shapes_for(const Plan& before, std::int64_t places) {
-  const std::int64_t replicas = places / model_of(before), microbatches = before.step_spec().microbatches;
+  const std::int64_t replicas = places / model_of(before);
+  std::int64_t microbatches = before.step_spec().microbatches;
+  for (const std::int32_t p : before.training()) microbatches = std::min(microbatches, before.spec(p).microbatches);
   std::vector<StageWidths> shapes;
   const auto add = [&](const StageWidths& dp) {
     const bool fits = sum_of(dp) <= replicas &&

@@ -36,7 +36,8 @@ std::int64_t count_writers(const Plan& plan) {
 static_assert(checkpoint::sum_exponent_max == exponent_max && checkpoint::sum_term_bits == term_bits_max);
 
 checkpoint::TrainingState training_state(const SumState& sums) {
-  checkpoint::TrainingState state{sums.updates, {}, sums.void_steps};
+  checkpoint::TrainingState state{sums.updates, {}, sums.void_steps, {}};
+  for (const auto& [name, of] : sums.programs) state.programs.push_back({name, of.updates, of.void_steps});
   for (const auto& [name, scale] : sums.scales) state.exponents.push_back({name, scale.exponent, scale.peak});
   return state;
 }
@@ -44,8 +45,29 @@ checkpoint::TrainingState training_state(const SumState& sums) {
 }  // namespace
 
 SumState sums_of(const checkpoint::Manifest& m) {
-  SumState sums{m.updates < 0 ? m.stamp.step : m.updates, {}, m.void_steps};
+  SumState sums{m.updates < 0 ? m.stamp.step : m.updates, {}, m.void_steps, {}};
+  for (const auto& p : m.programs) sums.programs[p.program] = {p.updates, p.void_steps};
   for (const auto& e : m.exponents) sums.scales[e.parameter] = {e.exponent, e.peak};
+  return sums;
+}
+
+Expected<SumState> sums_of(const checkpoint::Manifest& m, const Plan& plan) {
+  SumState sums = sums_of(m);
+  const auto training = plan.training();
+  if (training.size() < 2 && m.programs.empty()) return sums;
+  std::string known;
+  for (const auto& p : m.programs) known += (known.empty() ? "'" : ", '") + p.program + "'";
+  for (const std::int32_t p : training) {
+    const std::string& name = plan.programs[static_cast<std::size_t>(p)].name;
+    if (sums.programs.count(name) > 0) continue;
+    const bool trained = std::any_of(plan.params.begin(), plan.params.end(), [&](const PlanParam& param) {
+      return param.program == p && m.find(param.name, checkpoint::TensorKind::first_moment) != nullptr;
+    });
+    if (trained && !m.programs.empty())
+      return invalid("the checkpoint has moments of parameters that program '" + name +
+                     "' trains, and counts the updates of programs " + known + ": call the program as it was called");
+    sums.programs[name] = trained ? UpdateCount{sums.updates, sums.void_steps} : UpdateCount{};
+  }
   return sums;
 }
 

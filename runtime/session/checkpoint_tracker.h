@@ -52,8 +52,12 @@ struct CheckpointOptions {
   std::function<void(const CheckpointEvent&)> on_event;
 };
 
-/// The state of the sums with which a run goes on from this checkpoint (SessionOptions::sums).
+/// The state of the sums that a checkpoint has.
 SumState sums_of(const checkpoint::Manifest& manifest);
+/// That with which a run of the plan goes on from the checkpoint (SessionOptions::sums). A program that trains and that
+/// the checkpoint does not name has updated nothing where the checkpoint has no moments of its parameters; else it is
+/// the one program that trained before. Error: several did, and none of this name.
+Expected<SumState> sums_of(const checkpoint::Manifest& manifest, const Plan& plan);
 
 /// Not thread-safe: owned by the loop of the job's process.
 class CheckpointTracker final : public JobCheckpoints {

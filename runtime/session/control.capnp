@@ -4,7 +4,7 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("troupe::runtime::wire");
 
-struct Report { kind @4 :UInt8; name @0 :Text; step @1 :Int64; microbatch @2 :Int32; values @3 :List(Float64); bytes @5 :Data; }
+struct Report { kind @4 :UInt8; name @0 :Text; step @1 :Int64; microbatch @2 :Int32; values @3 :List(Float64); bytes @5 :Data; program @6 :Int32; }
 struct Span {
   row @0 :Text; name @1 :Text; beginNs @2 :Int64; endNs @3 :Int64; step @4 :Int64; microbatch @5 :Int32;
   flowIn @6 :UInt64; flowOut @7 :UInt64;
@@ -12,6 +12,7 @@ struct Span {
 struct Throttle { a @0 :Int32; b @1 :Int32; latencyNs @2 :Int64; bytesPerSecond @3 :Int64; }
 struct Gradients { squareSums @0 :List(Float64); peaks @1 :List(Float32); bad @2 :List(BadTerm); }
 struct BadTerm { peak @0 :Int32; microbatch @1 :Int32; }
+struct Commit { gradScale @0 :Float64; lr @1 :Float64; update @2 :Int64; voidStep @3 :Bool; }
 struct Address { rank @0 :Int32; blob @1 :Data; }
 
 struct ToWorker {
@@ -20,25 +21,24 @@ struct ToWorker {
     hello :group {
       rank @1 :Int32; saveJob @3 :UInt64; threads @4 :Int32;
       tls @5 :Text; netDevice @6 :Text; traceFirst @7 :Int64; paced @8 :Float64; runKernels @9 :Bool;
-      traceSteps @27 :Int64; cores @28 :List(Int32); throttle @29 :List(Throttle);
-      saveDir @30 :Text; logLevel @32 :UInt8; beatMs @38 :Int32; neighbours @47 :Int32; injections @39 :List(Text); place @40 :Int32; memory @41 :Text;
+      traceSteps @25 :Int64; cores @26 :List(Int32); throttle @27 :List(Throttle);
+      saveDir @28 :Text; logLevel @30 :UInt8; beatMs @35 :Int32; neighbours @44 :Int32; injections @36 :List(Text); place @37 :Int32; memory @38 :Text;
     }
     connect :group {
-      addresses @10 :List(Address); adopt @35 :Int64; restore @33 :Text; homePlan @42 :Data; homes @43 :List(Text); homeOwn @44 :List(Int32);
-      areaMachines @45 :List(Int32); machines @46 :List(Int32); keepers @48 :List(Int32); guardMachines @49 :List(Int32);
-      guardEvery @50 :Int64; guardWindow @51 :Int64; guardOf @52 :List(Int32);
+      addresses @10 :List(Address); adopt @32 :Int64; restore @31 :Text; homePlan @39 :Data; homes @40 :List(Text); homeOwn @41 :List(Int32);
+      areaMachines @42 :List(Int32); machines @43 :List(Int32); keepers @45 :List(Int32); guardMachines @46 :List(Int32);
+      guardEvery @47 :Int64; guardWindow @48 :Int64; guardOf @49 :List(Int32);
     }
-    begin :group { step @11 :Int64; readers @12 :UInt32; exponents @2 :List(Int32); wanted @53 :List(Int32); }
+    begin :group { step @11 :Int64; readers @12 :UInt32; exponents @2 :List(Int32); wanted @50 :List(Int32); }
     go :group { program @13 :Int32; step @14 :Int64; }
     commit :group {
-      step @15 :Int64; readers @16 :UInt32; gradScale @17 :Float64; lr @18 :Float64; update @19 :Int64; voidStep @34 :Bool;
-      exponents @31 :List(Int32);
+      step @15 :Int64; readers @16 :UInt32; commits @17 :List(Commit); exponents @29 :List(Int32);
     }
-    feed :group { name @20 :Text; program @21 :Int32; step @22 :Int64; microbatch @23 :Int32; payload @24 :Data; }
-    explain @25 :Void;
-    stop @26 :Void;
-    abort @36 :Void;
-    enter @37 :Void;
+    feed :group { name @18 :Text; program @19 :Int32; step @20 :Int64; microbatch @21 :Int32; payload @22 :Data; }
+    explain @23 :Void;
+    stop @24 :Void;
+    abort @33 :Void;
+    enter @34 :Void;
   }
 }
 

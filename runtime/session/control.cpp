@@ -37,6 +37,7 @@ void put(wire::Report::Builder b, const Report& r) {
   b.setName(r.name);
   b.setStep(r.step);
   b.setMicrobatch(r.microbatch);
+  b.setProgram(r.program);
   auto values = b.initValues(static_cast<unsigned>(r.values.size()));
   for (unsigned i = 0; i < r.values.size(); ++i) values.set(i, r.values[i]);
   if (!r.bytes.empty()) b.setBytes(data(r.bytes));
@@ -78,6 +79,7 @@ Report get(wire::Report::Reader r) {
                 {},
                 bytes(r.getBytes())};
   for (auto v : r.getValues()) report.values.push_back(v);
+  report.program = r.getProgram();
   return report;
 }
 
@@ -183,10 +185,13 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    auto x = b.initCommit();
                    x.setStep(m.step);
                    x.setReaders(m.readers);
-                   x.setGradScale(m.commit.grad_scale);
-                   x.setLr(m.commit.lr);
-                   x.setUpdate(m.commit.update);
-                   x.setVoidStep(m.commit.void_step);
+                   auto commits = x.initCommits(static_cast<unsigned>(m.commits.size()));
+                   for (unsigned i = 0; i < m.commits.size(); ++i) {
+                     commits[i].setGradScale(m.commits[i].grad_scale);
+                     commits[i].setLr(m.commits[i].lr);
+                     commits[i].setUpdate(m.commits[i].update);
+                     commits[i].setVoidStep(m.commits[i].void_step);
+                   }
                    put(x.initExponents(static_cast<unsigned>(m.exponents.size())), m.exponents);
                  },
                  [&](const Feed& m) {
@@ -344,10 +349,10 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
           case wire::ToWorker::GO: return Go{r.getGo().getProgram(), r.getGo().getStep()};
           case wire::ToWorker::COMMIT: {
             const auto c = r.getCommit();
-            return CommitStep{c.getStep(),
-                              c.getReaders(),
-                              {c.getGradScale(), c.getLr(), c.getUpdate(), c.getVoidStep()},
-                              get(c.getExponents())};
+            CommitStep out{c.getStep(), c.getReaders(), {}, get(c.getExponents())};
+            for (auto x : c.getCommits())
+              out.commits.push_back({x.getGradScale(), x.getLr(), x.getUpdate(), x.getVoidStep()});
+            return out;
           }
           case wire::ToWorker::FEED: {
             const auto f = r.getFeed();

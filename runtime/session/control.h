@@ -112,11 +112,11 @@ struct Go {
   std::int32_t program = 0;
   std::int64_t step = 0;
 };
-/// `exponents`: of the next step's.
+/// `commits`: of each program that trains, in the plan's order. `exponents`: of the next step's.
 struct CommitStep {
   std::int64_t step = 0;
   ProgramMask readers = 0;
-  actors::Commit commit;
+  std::vector<actors::Commit> commits;
   std::vector<std::int32_t> exponents;
 };
 struct Feed {
@@ -158,7 +158,7 @@ struct Progress {
   std::int64_t stuck_ms = 0;  ///< for so long
   std::vector<Rank> unheard;  ///< peers of which no ping has come for three beats (comm/link_watch.h)
 };
-/// A program's step is over at a place. For the training program this is its vote.
+/// A program's step is over at a place. For the step program (Plan::step_program) this is its vote.
 struct Closed {
   std::int32_t program = 0;
   std::int64_t step = 0;

@@ -12,9 +12,10 @@ using actors::ProgramMask;
 using actors::Report;
 
 std::vector<std::vector<bool>> votes(const Plan& plan) {
-  std::vector<std::vector<bool>> out;
+  std::vector<std::vector<bool>> out(plan.programs.size(),
+                                     std::vector<bool>(static_cast<std::size_t>(plan.workers()), false));
   for (std::int32_t p = 0; p < std::ssize(plan.programs); ++p) {
-    auto& votes = out.emplace_back(static_cast<std::size_t>(plan.workers()), false);
+    auto& votes = out[static_cast<std::size_t>(plan.begun_as(p))];
     for (const auto& role : plan.roles) {
       bool closes = false, closes_microbatches = false;
       for (const auto& a : role.actors)
@@ -24,7 +25,7 @@ std::vector<std::vector<bool>> votes(const Plan& plan) {
       for (std::int64_t d = 0; d < owners.width(); ++d)
         runs.push_back(closes || (closes_microbatches && owners.acts(Rate::microbatch, d) > 0));
       for (Rank r : plan.meshes[role.stage].ranks)
-        votes[static_cast<std::size_t>(r)] = runs[static_cast<std::size_t>(plan.dp_index(r))];
+        if (runs[static_cast<std::size_t>(plan.dp_index(r))]) votes[static_cast<std::size_t>(r)] = true;
     }
   }
   return out;
@@ -54,7 +55,9 @@ Expected<ProgramMask> Decisions::choose_readers(std::int64_t version) {
     due_.erase(snapshot);
     sink_.snapshot_skipped(version);
   }
-  ProgramMask mask = version < last_ ? ProgramMask{1} << plan_.step_program : ProgramMask{0};
+  ProgramMask mask = 0;
+  for (std::int32_t p = 0; p < std::ssize(plan_.programs) && version < last_; ++p)
+    if (plan_.is_step_program(p)) mask |= ProgramMask{1} << p;
   for (const std::int32_t program : due_) mask |= ProgramMask{1} << program;
   return mask;
 }
@@ -67,7 +70,7 @@ bool Decisions::admits_snapshot(std::int64_t version) const {
 
 Status Decisions::begin_due() {
   for (const std::int32_t program : std::exchange(due_, {})) TROUPE_TRY(go({program, committed_}));
-  for (; begun_ < std::min(committed_ + 2, last_); ++begun_) TROUPE_TRY(go({plan_.step_program, begun_}));
+  for (; begun_ < std::min(committed_ + 2, last_); ++begun_) TROUPE_TRY(go({plan_.step_program(), begun_}));
   return {};
 }
 
@@ -79,7 +82,7 @@ Status Decisions::go(ProgramStep step) {
   sink_.go(step);
   for (const auto& role : plan_.roles)
     for (const auto& c : role.channels)
-      if (c.kind == PlanChannel::Kind::feed && c.program == step.program)
+      if (c.kind == PlanChannel::Kind::feed && plan_.begun_as(c.program) == step.program)
         open.feeds.push_back({{&c, role.stage}, 0, {}});
   return open.feeds.empty() ? Status{} : feed_more(step.program);
 }
@@ -107,7 +110,6 @@ bool Decisions::vote(ProgramStep step, std::int32_t voter) {
 }
 
 Status Decisions::feed_more(std::int32_t program) {
-  const auto all = microbatches(program);
   const auto first = open_.lower_bound({program, std::numeric_limits<std::int64_t>::min()});
   if (first == open_.end() || first->first.program != program) return {};
   for (std::size_t i = 0; i < first->second.feeds.size(); ++i) {
@@ -115,6 +117,7 @@ Status Decisions::feed_more(std::int32_t program) {
     for (auto at = first; at != open_.end() && at->first.program == program; ++at) {
       Fed& f = at->second.feeds[i];
       const PlanChannel& channel = *f.feed.channel;
+      const auto all = microbatches(channel.program);
       const auto free = channel.after.empty() ? all
                                               : static_cast<std::int32_t>(std::min<std::int64_t>(all, channel.at_once));
       while (f.sent < free && untaken + f.untaken.size() < feed_window) TROUPE_TRY(feed_one(f, at->first, nullptr));
@@ -133,14 +136,15 @@ Status Decisions::feed_one(Fed& f, ProgramStep step, const Report* last) {
 }
 
 Status Decisions::reported(ProgramStep step, const Report& report) {
-  const auto it = open_.find(step);
+  const auto it = open_.find(begun(step));
   if (it == open_.end())
     return Status(Code::internal, fmt::format("report '{}' is of step {}, which is not open", report.name, step.step));
   for (auto& f : it->second.feeds)
-    if (const PlanChannel& c = *f.feed.channel; c.after == report.name && f.sent >= c.at_once &&
-                                                f.sent - 1 == report.microbatch && f.sent < microbatches(step.program))
-      TROUPE_TRY(feed_one(f, step, &report));
-  return it->second.feeds.empty() ? Status{} : feed_more(step.program);
+    if (const PlanChannel& c = *f.feed.channel; c.program == step.program && c.after == report.name &&
+                                                f.sent >= c.at_once && f.sent - 1 == report.microbatch &&
+                                                f.sent < microbatches(step.program))
+      TROUPE_TRY(feed_one(f, it->first, &report));
+  return it->second.feeds.empty() ? Status{} : feed_more(it->first.program);
 }
 
 Status Decisions::taken(ProgramStep step, std::int32_t voter, const std::string& feed, std::int32_t microbatch) {
@@ -148,14 +152,14 @@ Status Decisions::taken(ProgramStep step, std::int32_t voter, const std::string&
     return Status(Code::internal, fmt::format("worker {} has taken microbatch {} of feed '{}', which {}", voter,
                                               microbatch, feed, why));
   };
-  const auto it = open_.find(step);
+  const auto it = open_.find(begun(step));
   if (it == open_.end()) return refuse(fmt::format("is of step {}, which is not open", step.step));
   for (auto& f : it->second.feeds) {
-    if (f.feed.channel->name != feed) continue;
+    if (f.feed.channel->name != feed || f.feed.channel->program != step.program) continue;
     const auto at = f.untaken.find(microbatch);
     if (at == f.untaken.end() || at->second.erase(voter) == 0) return refuse("is not on its way there");
     if (at->second.empty()) f.untaken.erase(at);
-    return feed_more(step.program);
+    return feed_more(it->first.program);
   }
   return refuse(fmt::format("program {} does not have", step.program));
 }
@@ -166,7 +170,7 @@ void Decisions::end_with(std::int64_t version) {
 }
 
 std::optional<std::int64_t> Decisions::due_commit() const {
-  const bool voted = begun_ > committed_ && !open({plan_.step_program, committed_});
+  const bool voted = begun_ > committed_ && !open({plan_.step_program(), committed_});
   if (!voted || committed_ >= last_) return {};
   const auto read = recoverable_ ? oldest_read() : std::nullopt;
   if ((read && *read < committed_) || copies_up_to(committed_)) return {};

@@ -36,7 +36,7 @@ namespace troupe::runtime {
 inline constexpr std::size_t feed_window = 16;
 
 /// A step of a program: one run of it. A step of the step program ends with a vote of the places, a commit and an
-/// update.
+/// update; where several programs train it is that of all of them (Plan::begun_as).
 struct ProgramStep {
   std::int32_t program = 0;
   std::int64_t step = 0;
@@ -95,11 +95,11 @@ class Decisions {
   Status check_vote(ProgramStep step, std::int32_t voter) const;
   /// Returns whether it was the step's last vote: the step is open no longer. REQUIRES: check_vote has passed.
   bool vote(ProgramStep step, std::int32_t voter);
-  /// A report of a place that leads (Plan::leads): sends the next microbatch of each feed that waits for it. Error: the
-  /// step is not open.
+  /// A report of a place that leads (Plan::leads): sends the next microbatch of each feed that waits for it. `step`: of
+  /// the program whose actor reports. Error: it is not open.
   Status reported(ProgramStep step, const actors::Report& report);
-  /// A voter has taken a microbatch into its slot. Error: no such microbatch is on its way to it, or the step is not
-  /// open: a voter takes all of a step before it closes it.
+  /// A voter has taken a microbatch of a feed of this program into its slot. Error: no such microbatch is on its way to
+  /// it, or the step is not open: a voter takes all of a step before it closes it.
   Status taken(ProgramStep step, std::int32_t voter, const std::string& feed, std::int32_t microbatch);
 
   /// The oldest version with which the run can still end: steps that have begun are finished.
@@ -140,8 +140,10 @@ class Decisions {
   bool admits_snapshot(std::int64_t version) const;
   bool copies_up_to(std::int64_t version) const;
   Status go(ProgramStep step);
+  /// The step as which one of a program is open.
+  ProgramStep begun(ProgramStep step) const { return {plan_.begun_as(step.program), step.step}; }
   std::int32_t microbatches(std::int32_t program) const {
-    return static_cast<std::int32_t>(plan_.program_specs[static_cast<std::size_t>(program)].microbatches);
+    return static_cast<std::int32_t>(plan_.programs[static_cast<std::size_t>(program)].spec.microbatches);
   }
   /// Sends the microbatches of a program's feeds that wait for no report, one step after the other, within the window.
   Status feed_more(std::int32_t program);

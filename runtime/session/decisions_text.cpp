@@ -14,7 +14,7 @@ std::string Decisions::waits_for() const {
       if (votes_[static_cast<std::size_t>(step.program)][v] && !open.closed[v])
         voters += fmt::format("{}{}", voters.empty() ? "" : ", ", v);
     text += fmt::format("program '{}', step {}: not closed by rank {}\n",
-                        plan_.programs[static_cast<std::size_t>(step.program)], step.step, voters);
+                        plan_.programs[static_cast<std::size_t>(step.program)].name, step.step, voters);
     for (const auto& f : open.feeds) {
       const PlanChannel& channel = *f.feed.channel;
       const std::string name = "  feed '" + channel.name + "' ";
@@ -23,9 +23,9 @@ std::string Decisions::waits_for() const {
         text += fmt::format("{}waits for {} to take microbatch {}\n", name, counted(std::ssize(voters), "place"),
                             microbatch);
       } else if (channel.after.empty() || f.sent < channel.at_once) {
-        if (f.sent < microbatches(step.program))
+        if (f.sent < microbatches(channel.program))
           text += fmt::format("{}waits for the messages of an earlier step, which go first\n", name);
-      } else if (f.sent < microbatches(step.program)) {
+      } else if (f.sent < microbatches(channel.program)) {
         text += fmt::format("{}waits for report '{}' of microbatch {}\n", name, channel.after, f.sent - 1);
       }
     }

@@ -14,7 +14,7 @@ Expected<std::vector<std::int32_t>> find_parameters(const Plan& plan, const std:
     const auto refuse = [&](const std::string& why) {
       return invalid("SessionOptions::parameters names '" + name + "', " + why);
     };
-    if (!plan.trains)
+    if (!plan.trains())
       return refuse("and the plan trains nothing: read them from the checkpoint that it restores, if it restores one");
     const auto at = std::find_if(plan.params.begin(), plan.params.end(),
                                  [&](const PlanParam& p) { return p.name == name; });

@@ -130,20 +130,21 @@ Status GradientTotals::add(Rank place, const actors::GradientReport& report) {
   }
   for (const auto& [peak, microbatch] : report.bad) {
     const auto i = static_cast<std::size_t>(peak);
-    if (i >= peaks || microbatch < 0 || microbatch >= plan_.step_spec().microbatches)
+    const std::int32_t program = i < peaks ? plan_.params[static_cast<std::size_t>(stage.made[i])].program : -1;
+    if (program < 0 || microbatch < 0 || microbatch >= plan_.spec(program).microbatches)
       return refuse(place, fmt::format("terms of gradient {}, microbatch {}, that cannot be", peak, microbatch));
     terms_[static_cast<std::size_t>(stage.made[i])].add({report.peaks[i], microbatch});
   }
   return {};
 }
 
-Expected<double> GradientTotals::norm() const {
+Expected<double> GradientTotals::norm(std::int32_t program) const {
   if (!told_) return 0;
   if (silent_ >= 0) return refuse(silent_, "no square sums of its gradients, and other workers do of theirs");
   double squares = 0;
   for (const auto i : by_name_) {
     const auto& [rows, first] = sums_[i];
-    if (!rows) continue;
+    if (!rows || plan_.params[i].program != program) continue;
     const double* told = square_sums_.data() + first;
     double sum = 0;
     for (const TreeSum& column : rows->columns) {

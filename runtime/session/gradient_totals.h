@@ -33,10 +33,10 @@ class GradientTotals {
   Status add(Rank place, const actors::GradientReport& report);
   /// Largest terms by index of Plan::params, of the places so far.
   const std::vector<StepTerms>& terms() const { return terms_; }
-  /// Norm of the gradient: the square sums of each trained parameter, added along the tree over its rows, then over its
-  /// columns, ascending; the parameters' sums, added in name order. 0 where no place has told any. REQUIRES: all
-  /// places have reported. Error: one of them has told none.
-  Expected<double> norm() const;
+  /// Norm of the gradient of a program: the square sums of each parameter that it trains, added along the tree over its
+  /// rows, then over its columns, ascending; the parameters' sums, added in name order. 0 where no place has told any.
+  /// REQUIRES: all places have reported. Error: one of them has told none.
+  Expected<double> norm(std::int32_t program) const;
 
  private:
   /// Where square sums lie that places tell of one gradient: column by column, each in the order of its rows.

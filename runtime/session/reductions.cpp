@@ -21,22 +21,26 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
 
 }  // namespace
 
-Reductions::Reductions(const Plan& plan)
-    : microbatches_(plan.program_specs.empty() ? 0 : static_cast<std::size_t>(plan.step_spec().microbatches)) {
+Reductions::Reductions(const Plan& plan) : plan_(plan) {
   for (std::size_t i = 0; i < plan.params.size(); ++i) {
     index_[plan.params[i].name] = i;
     elements_.push_back(static_cast<double>(elements(plan.tensors[plan.params[i].tensor].shape)));
   }
 }
 
-Expected<double> Reductions::loss(const std::vector<Closed>& places, std::optional<std::int32_t> only) const {
-  std::vector<double> losses(microbatches_, 0);
+Expected<double> Reductions::loss(const std::vector<Closed>& places, std::int32_t program,
+                                  std::optional<std::int32_t> only) const {
+  std::vector<double> losses(static_cast<std::size_t>(plan_.spec(program).microbatches), 0);
   for (std::size_t place = 0; place < places.size(); ++place)
     for (const auto& r : places[place].reports) {
-      if (r.kind != Report::Kind::loss || (only && r.microbatch != *only)) continue;
-      if (r.microbatch < 0 || static_cast<std::size_t>(r.microbatch) >= microbatches_)
+      if (r.kind != Report::Kind::loss) continue;
+      if (r.program < 0 || r.program >= std::ssize(plan_.programs) || !plan_.is_step_program(r.program))
+        return Status(Code::internal,
+                      fmt::format("worker {} reports a loss of program {}, which trains nothing", place, r.program));
+      if (r.program != program || (only && r.microbatch != *only)) continue;
+      if (r.microbatch < 0 || static_cast<std::size_t>(r.microbatch) >= losses.size())
         return Status(Code::internal, fmt::format("worker {} reports a loss of microbatch {}; a step has {}", place,
-                                                  r.microbatch, microbatches_));
+                                                  r.microbatch, losses.size()));
       for (double value : r.values) losses[static_cast<std::size_t>(r.microbatch)] += value;
     }
   return std::accumulate(losses.begin(), losses.end(), 0.0);

@@ -26,15 +26,16 @@ class Reductions {
   /// REQUIRES: `plan` outlives this object.
   explicit Reductions(const Plan& plan);
 
-  /// Sum of the losses, over microbatches in index order; of microbatch `only` if that is given. Error: a loss of a
-  /// microbatch that a step does not have.
-  Expected<double> loss(const std::vector<Closed>& places, std::optional<std::int32_t> only = {}) const;
+  /// Sum of the losses of a program, over microbatches in index order; of microbatch `only` if that is given. Error: a
+  /// loss of a microbatch that a step does not have, or of a program that does not train.
+  Expected<double> loss(const std::vector<Closed>& places, std::int32_t program,
+                        std::optional<std::int32_t> only = {}) const;
   /// The digest of a version. Error: replicas differ; no place of this plan can make a report that came; the reports
   /// leave out an element of a parameter. Without any report (a run without kernels) the hash is that of no parameter.
   Expected<VersionDigest> digest(const std::vector<Closed>& places) const;
 
  private:
-  std::size_t microbatches_;                       // of a step
+  const Plan& plan_;
   std::map<std::string_view, std::size_t> index_;  // of Plan::params, by name
   std::vector<double> elements_;                   // of each parameter
 };

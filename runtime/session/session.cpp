@@ -16,15 +16,12 @@ using actors::ProgramMask;
 
 namespace {
 
-/// The parameters that have sums: none where the plan does not train.
-std::vector<PlanParam> summed(const Plan& plan) { return plan.trains ? plan.params : std::vector<PlanParam>{}; }
-
 SumState sums_at_begin(const SessionOptions& o) { return o.sums.value_or(SumState{o.first_step, {}}); }
 
-/// By (name, microbatch).
+/// By (name, program, microbatch).
 void sort(std::vector<Report>& reports) {
   std::stable_sort(reports.begin(), reports.end(), [](const Report& a, const Report& b) {
-    return std::tie(a.name, a.microbatch) < std::tie(b.name, b.microbatch);
+    return std::tie(a.name, a.program, a.microbatch) < std::tie(b.name, b.program, b.microbatch);
   });
 }
 
@@ -35,7 +32,7 @@ Session::Session(const Plan& plan, SessionOptions options, SnapshotObserver* sna
       workers_(plan.workers()), snapshot_(snapshots ? plan.program("snapshot") : -1),
       copy_(options_.copy_every > 0 ? plan.program("copy") : -1),
       decisions_(plan, options_.first_step, options_.steps, votes(plan), *this), reductions_(plan), gradients_(plan),
-      sums_(summed(plan), plan.step_spec().microbatches, sums_at_begin(options_)) {}
+      sums_(plan, sums_at_begin(options_)) {}
 
 void Session::to_all(const ToWorker& message) {
   for (Rank r = 0; r < workers_; ++r) send_(r, message);
@@ -43,7 +40,7 @@ void Session::to_all(const ToWorker& message) {
 
 Expected<std::vector<std::int32_t>> Session::readers(std::int64_t version, bool last) {
   std::vector<std::int32_t> out;
-  if (!plan_.trains) return out;
+  if (!plan_.trains()) return out;
   if (last && holds_) {
     out.push_back(plan_.program("digest"));
     if (copy_ >= 0) out.push_back(copy_);  // the job goes on from it
@@ -77,7 +74,7 @@ Status Session::add_named(std::int64_t version, std::vector<std::int32_t>& out) 
 
 void Session::go(ProgramStep step) {
   if (!plan_.is_step_program(step.program) && step.program != copy_ && options_.on_started)
-    options_.on_started(plan_.programs[step.program], step.step);
+    options_.on_started(plan_.programs[step.program].name, step.step);
   reports_[step].resize(static_cast<std::size_t>(workers_));
   to_all(Go{step.program, step.step});
 }
@@ -86,13 +83,13 @@ Expected<std::vector<std::int32_t>> Session::feed(const PlanFeed& feed, ProgramS
                                                   const Report* last) {
   const PlanChannel& channel = *feed.channel;
   const Feed message{
-      channel.name, step.program, step.step, microbatch,
+      channel.name, channel.program, step.step, microbatch,
       options_.feed ? options_.feed(channel.name, step.step, microbatch, last) : std::vector<std::byte>{}};
   const PlanTensor& t = plan_.tensors[channel.tensors[0]];
   if (const auto want = static_cast<std::size_t>(elements(t.shape) * size_of(t.dtype)); message.payload.size() != want)
     return refused_ = invalid(fmt::format("feed '{}', microbatch {} of step {}: got {} bytes, and its tensor has {}",
                                           channel.name, microbatch, step.step, message.payload.size(), want));
-  const auto owner = plan_.owners_of(step.program, feed.stage).owner(microbatch);
+  const auto owner = plan_.owners_of(channel.program, feed.stage).owner(microbatch);
   std::vector<std::int32_t> takers;
   for (Rank r : plan_.meshes[feed.stage].ranks)
     if (plan_.dp_index(r) == owner) {
@@ -102,17 +99,38 @@ Expected<std::vector<std::int32_t>> Session::feed(const PlanFeed& feed, ProgramS
   return takers;
 }
 
-Status check_numbers(const SessionOptions& options) {
+namespace {
+
+Status check_numbers(const TrainingOptions& options, const std::string& name) {
   if (!std::isfinite(options.clip) || options.clip < 0)
-    return invalid(fmt::format("SessionOptions::clip is {}: expected a finite number, 0 for none", options.clip));
+    return invalid(fmt::format("{}clip is {}: expected a finite number above 0, or 0 for none", name, options.clip));
   if (!std::isfinite(options.loss_divisor) || options.loss_divisor <= 0)
-    return invalid(
-        fmt::format("SessionOptions::loss_divisor is {}: expected a finite number above 0", options.loss_divisor));
+    return invalid(fmt::format("{}loss_divisor is {}: expected a finite number above 0", name, options.loss_divisor));
+  return {};
+}
+
+}  // namespace
+
+Status check_numbers(const Plan& plan, const SessionOptions& options) {
+  TROUPE_TRY(check_numbers(TrainingOptions{options.clip, options.loss_divisor, {}}, "SessionOptions::"));
+  std::string names;
+  for (const std::int32_t p : plan.training())
+    names += (names.empty() ? "'" : ", '") + plan.programs[static_cast<std::size_t>(p)].name + "'";
+  if (names.empty()) names = "none";
+  for (const auto& [name, own] : options.programs) {
+    const std::int32_t p = plan.program(name);
+    if (p < 0 || !plan.programs[static_cast<std::size_t>(p)].optimizer)
+      return invalid("SessionOptions::programs names '" + name +
+                     "', and the plan trains no program of that name; it "
+                     "trains " +
+                     names);
+    TROUPE_TRY(check_numbers(own, "SessionOptions::programs, '" + name + "': "));
+  }
   return {};
 }
 
 Status Session::begin() {
-  TROUPE_TRY(check_numbers(options_));
+  TROUPE_TRY(check_numbers(plan_, options_));
   TROUPE_ASSIGN(wanted_, find_parameters(plan_, options_.parameters));
   TROUPE_ASSIGN(const ProgramMask readers, decisions_.begin());
   to_all(BeginRun{decisions_.committed(), readers, sums_.exponents(), wanted_});
@@ -135,7 +153,7 @@ Status Session::handle(Rank from, const FromWorker& message) {
 }
 
 Status Session::report(Rank from, const EarlyReport& m) {
-  const ProgramStep step{m.program, m.report.step};
+  const ProgramStep step{plan_.begun_as(m.program), m.report.step};
   if (m.report.kind == Report::Kind::saving) {  // no decision depends on it
     if (snapshots_ && decisions_.open(step)) snapshots_->saving(m.report.step, from, m.report);
     return {};
@@ -146,14 +164,15 @@ Status Session::report(Rank from, const EarlyReport& m) {
   auto& reports = reports_.at(step)[static_cast<std::size_t>(from)].reports;
   reports.push_back(m.report);
   reports.back().place = from;
+  reports.back().program = m.program;
   // Several places may run the microbatch and report; which report comes first depends on timing.
-  return plan_.leads(from) ? decisions_.reported(step, m.report) : Status{};
+  return plan_.leads(from) ? decisions_.reported({m.program, m.report.step}, m.report) : Status{};
 }
 
 Status Session::close(Rank from, const Closed& m) {
   const ProgramStep step{m.program, m.step};
   TROUPE_TRY(decisions_.check_vote(step, from));
-  if (plan_.is_step_program(m.program) && plan_.trains) {
+  if (plan_.is_step_program(m.program) && plan_.trains()) {
     if (m.step != committed() && gradients_.tells(from))
       return Status(Code::internal,
                     fmt::format("{} votes for step {} while step {} is due", name_(from), m.step, committed()));
@@ -185,11 +204,11 @@ const SumState* Session::sums_of(std::int64_t version) const {
 
 Status Session::complete(ProgramStep step, std::vector<Closed> places) {
   const bool steps = plan_.is_step_program(step.program);
-  if (steps && plan_.trains) {
+  if (steps && plan_.trains()) {
     voted_ = std::move(places);
     return {};
   }
-  if (plan_.programs[step.program] == "digest") {
+  if (plan_.programs[step.program].name == "digest") {
     TROUPE_ASSIGN(const VersionDigest digest, reductions_.digest(places));
     TROUPE_TRY(diverges(check_digest(plan_, decisions_.last(), digest.not_finite), step.step));
     TROUPE_ASSIGN(parameters_, assemble(plan_, wanted_, places));
@@ -212,7 +231,7 @@ void Session::tell_closed(ProgramStep step, std::vector<Closed> places) {
     return snapshots_->written(step.step, reports, saved_sums_.extract(step.step).mapped());
   if (!options_.on_closed) return;
   sort(reports);
-  options_.on_closed(plan_.programs[step.program], step.step, reports);
+  options_.on_closed(plan_.programs[step.program].name, step.step, reports);
 }
 
 Status Session::commit(CommitStep c, const StepResult* result) {
@@ -237,55 +256,81 @@ void Session::keep_sums(ProgramMask readers) {
 }
 
 Status Session::commit(std::int64_t step, const std::vector<Closed>& places) {
-  const auto& terms = gradients_.terms();
-  const StepVerdict verdict = sums_.judge(terms);
-  if (verdict.kind == StepVerdict::Kind::good)
-    for (std::size_t i = 0; i < terms.size(); ++i)
-      if (terms[i].microbatch != StepTerms::no_microbatch)  // places and session do not have the same exponent
-        return Status(Code::internal, name_term(step, terms[i].microbatch, plan_.params[i].name) +
-                                          " is said to exceed the range of its exact sum, and the largest does not");
   StepResult result;
   result.step = step;
-  TROUPE_ASSIGN(const double loss, reductions_.loss(places));
-  result.loss = loss / options_.loss_divisor;
   for (const auto& closed : places) {
     result.busy_ns += closed.busy_ns / workers_;
     std::copy_if(closed.reports.begin(), closed.reports.end(), std::back_inserter(result.reports),
                  [](const Report& r) { return r.kind == Report::Kind::value; });
   }
   sort(result.reports);
-  double its_loss = 0;
-  if (verdict.kind == StepVerdict::Kind::not_finite) {
-    TROUPE_ASSIGN(its_loss, reductions_.loss(places, verdict.microbatch));
-  }
-  TROUPE_TRY(diverges(check_terms(plan_, step, verdict, sums_.state().void_steps + 1, its_loss), step + 1));
-  result.void_step = verdict.kind == StepVerdict::Kind::overflow;
-  // Square sums of a void step have no meaning.
-  if (!result.void_step) {
-    TROUPE_ASSIGN(result.grad_norm, gradients_.norm());
-  }
-  TROUPE_TRY(diverges(check_step(step, result.loss, result.grad_norm), step + 1));
-  result.lr = options_.lr ? options_.lr(step) : plan_.hyper.lr;
-  if (!(result.lr >= 0) || result.lr > std::numeric_limits<float>::max())
-    return invalid(
-        fmt::format("SessionOptions::lr of step {} is {}: expected a float32 number of 0 or more", step, result.lr));
   CommitStep c;
   c.step = step;
-  c.commit.lr = result.lr;
-  c.commit.update = sums_.state().updates + 1;
-  c.commit.grad_scale = options_.clip > 0 && result.grad_norm > options_.clip ? options_.clip / result.grad_norm : 1;
-  c.commit.void_step = result.void_step;
-  if (plan_.keeps_version()) sums_before_ = sums_.state();
-  if (result.void_step) {
-    result.void_parameter = plan_.params[verdict.param].name;
-    if (verdict.microbatch != StepTerms::no_microbatch) result.void_microbatch = verdict.microbatch;
-    sums_.void_step(terms);
-  } else {
-    sums_.commit(terms);
+  c.commits.resize(plan_.training().size());
+  for (std::size_t i = 0; i < c.commits.size(); ++i) {
+    TROUPE_ASSIGN(ProgramResult of, judge(step, i, places, c.commits[i]));
+    if (i == 0) static_cast<ProgramResult&>(result) = std::move(of);
+    else result.others.push_back(std::move(of));
   }
+  if (plan_.keeps_version()) sums_before_ = sums_.state();
+  std::vector<bool> void_steps;
+  for (const actors::Commit& of : c.commits) void_steps.push_back(of.void_step);
+  sums_.commit(void_steps, gradients_.terms());
   c.exponents = sums_.exponents();
   if (options_.on_voted) options_.on_voted(step);
   return commit(std::move(c), &result);
+}
+
+Expected<ProgramResult> Session::judge(std::int64_t step, std::size_t index, const std::vector<Closed>& places,
+                                       actors::Commit& commit) {
+  const std::int32_t program = plan_.training()[index];
+  const PlanProgram& spec = plan_.programs[static_cast<std::size_t>(program)];
+  const auto own = options_.programs.find(spec.name);
+  const TrainingOptions options = own == options_.programs.end()
+                                      ? TrainingOptions{options_.clip, options_.loss_divisor, options_.lr}
+                                      : own->second;
+  const auto& terms = gradients_.terms();
+  const StepVerdict verdict = sums_.judge(index, terms);
+  if (verdict.kind == StepVerdict::Kind::good)
+    for (std::size_t i = 0; i < terms.size(); ++i)
+      if (plan_.params[i].program == program && terms[i].microbatch != StepTerms::no_microbatch)
+        return Status(Code::internal,  // places and session do not have the same exponent
+                      name_term(step, terms[i].microbatch, plan_.params[i].name) +
+                          " is said to exceed the range of its exact sum, and the largest does not");
+  ProgramResult result;
+  result.program = spec.name;
+  TROUPE_ASSIGN(const double loss, reductions_.loss(places, program));
+  result.loss = loss / options.loss_divisor;
+  double its_loss = 0;
+  if (verdict.kind == StepVerdict::Kind::not_finite) {
+    TROUPE_ASSIGN(its_loss, reductions_.loss(places, program, verdict.microbatch));
+  }
+  const UpdateCount count = sums_.count(index);
+  const auto diverges_here = [&](const Status& found) {
+    return diverges(plan_.has_one_step_program() ? found : found.in("program '" + spec.name + "'"), step + 1);
+  };
+  TROUPE_TRY(diverges_here(check_terms(plan_, step, verdict, count.void_steps + 1, its_loss)));
+  result.void_step = verdict.kind == StepVerdict::Kind::overflow;
+  // Square sums of a void step have no meaning.
+  if (!result.void_step) {
+    TROUPE_ASSIGN(result.grad_norm, gradients_.norm(program));
+  }
+  TROUPE_TRY(diverges_here(check_step(step, result.loss, result.grad_norm)));
+  result.lr = options.lr ? options.lr(step) : spec.optimizer->lr;
+  if (!(result.lr >= 0) || result.lr > std::numeric_limits<float>::max())
+    return invalid(fmt::format(
+        "{}lr of step {} is {}: expected a float32 number of 0 or more",
+        own == options_.programs.end() ? "SessionOptions::" : "SessionOptions::programs, '" + spec.name + "': ", step,
+        result.lr));
+  commit.lr = result.lr;
+  commit.update = count.updates + 1;
+  commit.grad_scale = options.clip > 0 && result.grad_norm > options.clip ? options.clip / result.grad_norm : 1;
+  commit.void_step = result.void_step;
+  if (result.void_step) {
+    result.void_parameter = plan_.params[static_cast<std::size_t>(verdict.param)].name;
+    if (verdict.microbatch != StepTerms::no_microbatch) result.void_microbatch = verdict.microbatch;
+  }
+  return result;
 }
 
 Status Session::diverges(Status found, std::int64_t version) {
@@ -295,7 +340,7 @@ Status Session::diverges(Status found, std::int64_t version) {
 
 void Session::check_finished() {
   if (finished_ || voted_ || !decisions_.idle()) return;
-  if (plan_.trains && params_hash_.empty()) return;
+  if (plan_.trains() && params_hash_.empty()) return;
   if (holds_) {
     held_ = true;
     return;

@@ -4,9 +4,9 @@
 //
 //   SE-3  (fixed order) numbers that many places report are combined in an order that no topology changes (NU-2
 //         topologies);
-//   SE-5  (void steps) whether a step is void (a gradient term is beyond the range of its exact sum) is decided once,
-//         after the vote of every place, and for all of them: version v + 1 is then version v, with coarser exponents
-//         (runtime/session/sum_scale.h).
+//   SE-5  (void steps) whether a step of a program is void (a gradient term is beyond the range of its exact sum) is
+//         decided once, after the vote of every place, and for all of them: version v + 1 of its parameters is then
+//         version v, with coarser exponents (runtime/session/sum_scale.h). No other program's step is void by that.
 #pragma once
 
 #include <functional>
@@ -20,24 +20,38 @@
 #include "runtime/session/decisions.h"
 #include "runtime/session/final_parameters.h"
 #include "runtime/session/gradient_totals.h"
+#include "runtime/session/plan_sums.h"
 #include "runtime/session/reductions.h"
-#include "runtime/session/sum_scale.h"
 
 namespace troupe::runtime {
 
-/// One committed step, as the session saw it.
-struct StepResult {
-  std::int64_t step = 0;
+/// What a committed step is to a program that trains.
+struct ProgramResult {
+  std::string program;
   double loss = 0;       ///< sum over microbatches in index order, over the divisor
   double grad_norm = 0;  ///< before clipping; 0 where the step is void
   double lr = 0;
-  std::int64_t busy_ns = 0;           ///< of the compute streams, mean over the places
-  bool void_step = false;             ///< no parameter is updated
+  bool void_step = false;             ///< no parameter of the program is updated
   std::string void_parameter;         ///< a gradient term of it was beyond the range of its sum
   std::int32_t void_microbatch = -1;  ///< the first with such a term; -1: no place has reported it
-  /// What actors and ops of the step program report (UserCall::report, Graph::report) but losses, ordered by (name,
-  /// microbatch); under tp each place of a model axis has sent its own.
+};
+
+/// One committed step, as the session saw it: what it is to the program that trains; of several, to the first.
+struct StepResult : ProgramResult {
+  std::int64_t step = 0;
+  std::int64_t busy_ns = 0;  ///< of the compute streams, mean over the places
+  /// What actors and ops of the programs that train report (UserCall::report, Graph::report) but losses, ordered by
+  /// (name, program, microbatch); under tp each place of a model axis has sent its own.
   std::vector<Report> reports;
+  std::vector<ProgramResult> others;  ///< of the other programs that train, in the order of the graph
+};
+
+/// What a program that trains does with its gradients.
+struct TrainingOptions {
+  double clip = 0;  ///< global norm, of the program's parameters; 0: off
+  /// Tokens of a step: ProgramResult::loss is divided by it. Gradients are not: the loss op's `scale` must agree.
+  double loss_divisor = 1;
+  std::function<double(std::int64_t step)> lr;  ///< of each step; null: always AdamW::lr of Graph::minimize
 };
 
 struct SessionOptions {
@@ -49,17 +63,18 @@ struct SessionOptions {
   /// Of a plan that keeps copies (CompileOptions::keeps_copies): the first version and each whose number is a multiple
   /// of this is copied; 0: none is.
   std::int64_t copy_every = 0;
-  double clip = 0;  ///< global norm; 0: off
-  /// Tokens of a step: StepResult::loss is divided by it. Gradients are not: the loss op's `scale` must agree.
+  // Of the programs that train, but those of `programs`: as in TrainingOptions.
+  double clip = 0;
   double loss_divisor = 1;
   /// Parameters, by name, whose values JobResult::parameters has where the run has come to its last version, of a plan
   /// that trains; together at most final_parameters_bytes_max. A run without kernels (JobOptions::run_kernels) has
   /// none.
   std::vector<std::string> parameters;
-  std::function<double(std::int64_t step)> lr;  ///< of each step; null: always AdamW::lr of Graph::minimize
+  std::function<double(std::int64_t step)> lr;      ///< as in TrainingOptions
+  std::map<std::string, TrainingOptions> programs;  ///< by name: of programs that train with options of their own
   /// Programs besides training that read version v (made by v commits): evaluation, samples. A job asks once for each
   /// version, of a plan that trains. Session::begin or Session::handle returns an error that names a program that the
-  /// plan does not have, that is named twice, or that the session begins by itself: the training program, "digest",
+  /// plan does not have, that is named twice, or that the session begins by itself: one that trains, "digest",
   /// "snapshot" and "copy".
   std::function<std::vector<std::string>(std::int64_t version)> readers;
   /// a program of `readers` begins
@@ -81,8 +96,9 @@ struct SessionOptions {
       feed;
 };
 
-/// Ok where the numbers of `options` can be of a run. Error: `invalid`, names the option, its value and its range.
-Status check_numbers(const SessionOptions& options);
+/// Ok where the numbers of `options` can be of a run of the plan. Error: `invalid`, names the option, its value and its
+/// range; or a program of `options.programs` that the plan does not train.
+Status check_numbers(const Plan& plan, const SessionOptions& options);
 
 /// What a session asks, and tells, of the checkpoints of its run.
 class SnapshotObserver {
@@ -180,6 +196,9 @@ class Session final : private DecisionSink {
   /// Commits the step that has all its votes, unless a reader holds it up.
   Status commit_due();
   Status commit(std::int64_t step, const std::vector<Closed>& places);
+  /// What the step is to number `index` of the programs that train; fills in its commit. Error: the job cannot go on.
+  Expected<ProgramResult> judge(std::int64_t step, std::size_t index, const std::vector<Closed>& places,
+                                actors::Commit& commit);
   /// Commits the step, sends every rank `commit` with its readers, and begins what is due. `result`: what on_step hears
   /// then; null: on_step is not called.
   Status commit(CommitStep commit, const StepResult* result);
@@ -200,7 +219,7 @@ class Session final : private DecisionSink {
   GradientTotals gradients_;                            // of the step that is voted
   std::map<ProgramStep, std::vector<Closed>> reports_;  // of open steps: what each rank has reported so far
   std::optional<std::vector<Closed>> voted_;            // what the places have reported of the step that is to commit
-  SumScales sums_;                                      // of the newest version
+  PlanSums sums_;                                       // of the newest version
   std::optional<SumState> sums_before_;                 // of the version before, where the plan keeps it
   std::map<std::int64_t, SumState> saved_sums_;         // of each version whose snapshot is under way
   std::map<std::int64_t, SumState> copied_sums_;        // of the last versions that were copied, one for each slot

@@ -4,8 +4,8 @@
 //
 // With m the largest magnitude of a parameter's terms in a step, and bits = term_bits(terms):
 //
-//   SC-1  (overflow) m * 2^e >= 2^bits is an overflow. It makes the step void for the whole job: no parameter is
-//         updated, and e becomes coarser at once, so that m lies margin_bits below the bound.
+//   SC-1  (overflow) m * 2^e >= 2^bits is an overflow. It makes the program's step void for the whole job: none of its
+//         parameters is updated, and e becomes coarser at once, so that m lies margin_bits below the bound.
 //         The peak starts anew: the outlier is of no version of the parameters;
 //   SC-2  (void step) a void step changes no other scale: only committed updates decide. Its version has the parameters
 //         of the version before, so the job forgets the peaks of parameters whose terms were within their range;
@@ -38,11 +38,21 @@ struct SumScale {
   bool operator==(const SumScale&) const = default;
 };
 
+/// What a program has done to its parameters up to one version.
+struct UpdateCount {
+  std::int64_t updates = 0;     ///< that the parameters have had: Adam's count; void steps do not count
+  std::int32_t void_steps = 0;  ///< in a row, the last of which made this version
+  bool operator==(const UpdateCount&) const = default;
+};
+
 /// The scales of all parameters at one version: a checkpoint keeps them.
 struct SumState {
-  std::int64_t updates = 0;                ///< that the parameters have had: Adam's count; void steps do not count
+  std::int64_t updates = 0;                ///< of the program that trains; of several, of the first
   std::map<std::string, SumScale> scales;  ///< by the parameter's name
-  std::int32_t void_steps = 0;             ///< in a row, the last of which made this version
+  std::int32_t void_steps = 0;             ///< as `updates`
+  /// By name, where several programs train. A program without an entry begins with the two numbers above; of a
+  /// checkpoint: see sums_of (checkpoint_tracker.h).
+  std::map<std::string, UpdateCount> programs;
   bool operator==(const SumState&) const = default;
 };
 
@@ -77,11 +87,13 @@ struct StepVerdict {
   std::int32_t microbatch = StepTerms::no_microbatch;
 };
 
+/// The scales of the parameters of one program.
 class SumScales {
  public:
   /// Parameters that have no entry in `begin` begin at first_exponent(microbatches); entries of others are dropped.
   SumScales(const std::vector<PlanParam>& params, std::int64_t microbatches, const SumState& begin);
   SumScales(const SumScales&) = delete;
+  SumScales(SumScales&&) = default;
 
   const SumState& state() const { return state_; }
   /// By index of the plan's parameters, as `terms` below.

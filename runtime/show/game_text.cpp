@@ -18,6 +18,7 @@ std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameR
     if (!plan.is_step_program(a.program) || a.step != 0 || a.microbatch < 0 || a.shared || a.rank != speaker[stage])
       continue;
     std::string name = fmt::format("{}{}", "FBW"[static_cast<int>(a.pass)], a.microbatch);
+    if (a.program != plan.step_program()) name = plan.programs[a.program].name + "." + name;
     if (plan.pipeline.chunks > 1) name += fmt::format(".{}", a.virtual_stage / plan.stages);
     if (seen[stage].insert(name).second) orders[stage].push_back(name);
   }
@@ -25,9 +26,10 @@ std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameR
 }
 
 std::string game_text(const Plan& plan, const GameResult& result) {
-  std::string out = "simulated: " + counted(plan.stages, "stage") + ", " +
-                    counted(plan.step_spec().microbatches, "microbatch") + " a step, program '" +
-                    plan.programs[plan.step_program] + "'\n\n";
+  std::string out = "simulated: " + counted(plan.stages, "stage");
+  for (const PlanProgram& p : plan.programs)
+    if (p.steps) out += ", " + counted(p.spec.microbatches, "microbatch") + " a step, program '" + p.name + "'";
+  out += "\n\n";
   const auto orders = stage_orders(plan, result);
   for (std::int32_t s = 0; s < plan.stages; ++s) {
     out += fmt::format("stage {}", s);
@@ -45,8 +47,10 @@ std::string game_text(const Plan& plan, const GameResult& result) {
   std::string stash;
   for (auto n : result.peak_stash) stash += fmt::format("{}{}", stash.empty() ? "" : " ", n);
   out += "\nmakespan    " + human_seconds(result.makespan_s, 4) + " (forward and backward of the first step)\n";
-  out += "bubble      " + human_percent(result.bubble) + " (published for " + to_string(plan.pipeline) + ": " +
-         human_percent(result.published_bubble) + ")\n";
+  out += "bubble      " + human_percent(result.bubble);
+  if (plan.has_one_step_program())
+    out += " (published for " + to_string(plan.pipeline) + ": " + human_percent(result.published_bubble) + ")";
+  out += "\n";
   out += "peak stash  " + stash + " (microbatches between forward and the last of their gradients, per stage)\n";
   out += "compute     " + human_seconds(result.compute_s, 4) + " (of the busiest place's forward and backward work)\n";
   out += "messages    " + human_seconds(result.messages_s, 4) +

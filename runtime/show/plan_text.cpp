@@ -53,11 +53,12 @@ class PlanText {
                                   weights_apart() ? " with weight gradients apart" : "", plan_.seed);
     out += fmt::format("parameters: {}, {} elements, {}{}\n",
                        counted(static_cast<std::int64_t>(plan_.params.size()), "tensor"), params, human_bytes(bytes),
-                       plan_.trains ? "" : " (no training)");
+                       plan_.trains() ? "" : " (no training)");
     std::vector<TextRow> programs, meshes;
     for (std::int32_t p = 0; p < count_programs(); ++p) {
-      const auto& spec = plan_.program_specs[p];
-      programs.push_back({{plan_.programs[p], fmt::to_string(spec.microbatches), fmt::to_string(spec.samples)}, {}});
+      const auto& spec = plan_.programs[p].spec;
+      programs.push_back(
+          {{plan_.programs[p].name, fmt::to_string(spec.microbatches), fmt::to_string(spec.samples)}, {}});
     }
     for (std::int32_t m = 0; m < static_cast<std::int32_t>(plan_.meshes.size()); ++m)
       meshes.push_back({{mesh_name(m), to_string(plan_.meshes[m]), sorted_ranks(plan_.meshes[m].ranks)}, {}});
@@ -80,7 +81,7 @@ class PlanText {
     std::vector<std::string> columns{">dp", "ranks"};
     std::vector<MicrobatchOwners> owners;  // by program
     for (std::int32_t p = 0; p < count_programs(); ++p) {
-      columns.push_back("microbatches of " + plan_.programs[p]);
+      columns.push_back("microbatches of " + plan_.programs[p].name);
       owners.push_back(plan_.owners_of(p, role.stage));
     }
     std::vector<TextRow> shares;
@@ -101,7 +102,7 @@ class PlanText {
                                : a.kind == PlanActor::Kind::exchange
                                    ? human_seconds(plan_.exchanges[a.exchange].seconds)
                                    : human_seconds(a.cost_s);
-      rows.push_back({{a.name, to_string(a.kind), plan_.programs[a.program], a.stream, rate_text(a.rate), cost,
+      rows.push_back({{a.name, to_string(a.kind), plan_.programs[a.program].name, a.stream, rate_text(a.rate), cost,
                        join(a.in, name) + " -> " + join(a.out, name)},
                       {}});
     }
@@ -140,7 +141,7 @@ class PlanText {
       if (members.size() == 2) continue;
       shared += fmt::format("  ring {}: {}, '{}' and others of '{}', take turns in {}, {}\n", ring,
                             counted(static_cast<std::int64_t>(members.size()), "channel"), members.front()->name,
-                            plan_.programs[members.front()->program], counted(buffers_of[ring], "buffer"),
+                            plan_.programs[members.front()->program].name, counted(buffers_of[ring], "buffer"),
                             human_bytes(bytes));
     }
     shared += areas(role);
@@ -178,14 +179,17 @@ class PlanText {
     for (const auto& x : plan_.exchanges) {
       const std::int64_t acts = plan_.owners_of(x).acts_of_job(x.rate);
       if (plan_.is_step_program(x.program)) train_bytes += x.bytes * acts;
-      TextRow row{{x.name, plan_.programs[x.program], to_string(x.collective), human_bytes(x.bytes),
+      TextRow row{{x.name, plan_.programs[x.program].name, to_string(x.collective), human_bytes(x.bytes),
                    fmt::to_string(acts), human_bytes(x.bytes * acts), human_seconds(x.seconds)},
                   {}};
       for (const auto& move : x.moves) row.under.push_back(moved(move));
       rows.push_back(std::move(row));
     }
-    std::string out = fmt::format("boxings: {}, moving {} between places per step of '{}'\n", rows.size(),
-                                  human_bytes(train_bytes), plan_.programs[plan_.step_program]);
+    std::string steps;
+    for (const PlanProgram& p : plan_.programs)
+      if (p.steps) steps += (steps.empty() ? "'" : " and '") + p.name + "'";
+    std::string out = fmt::format("boxings: {}, moving {} between places per step of {}\n", rows.size(),
+                                  human_bytes(train_bytes), steps);
     if (rows.empty()) return out;
     return out + table_text({"boxing", "program", "collective", ">bytes an act", ">acts a step", ">bytes a step",
                              ">predicted an act"},

@@ -26,7 +26,7 @@ void Game::choose_places() {
   for (const auto& x : plan_.exchanges) {
     if (x.rate == Rate::round)
       same &= plan_.owners_of(x).acts_of_job(x.rate) * plan_.owners_of(x).width() ==
-              plan_.program_specs[x.program].microbatches;
+              plan_.programs[x.program].spec.microbatches;
   }
   compare_links(same);
   // By stage, class and position among the places of a dp coordinate.

@@ -30,7 +30,7 @@ Status Game::check_finished() {
       }
     const auto& [step, place] = *missing;
     return invalid(fmt::format("deadlock: program '{}' does not finish step {} on rank {}; waiting:{}",
-                               plan_.programs[step.program], step.step, places_[place]->local.rank, waits));
+                               plan_.programs[step.program].name, step.step, places_[place]->local.rank, waits));
   }
   for (const auto& place : places_)
     for (const auto& a : place->actors)
@@ -82,7 +82,7 @@ void Game::measure() {
   // A shortened step is played with the microbatches of each place numbered from 0.
   const auto number = [&](const PlayedAct& a) {
     if (!shortened() || !plan_.is_step_program(a.actor->program) || a.microbatch < 0) return a.microbatch;
-    return plan_.owners_of(plan_.step_program, plan_.stage_of(a.rank))
+    return plan_.owners_of(plan_.step_program(), plan_.stage_of(a.rank))
         .microbatch_at(plan_.dp_index(a.rank), a.microbatch);
   };
   result_.acts.reserve(acts_.size());
@@ -93,8 +93,8 @@ void Game::measure() {
   double first = 1e300, last = 0, busy = 0;
   std::map<Rank, double> per_place;
   std::map<Rank, std::array<double, 3>> per_pass;
-  // Virtual stage, microbatch -> forward begins, backward ends.
-  using Held = std::map<std::pair<std::int32_t, std::int32_t>, std::pair<double, double>>;
+  // Program, virtual stage, microbatch -> forward begins, backward ends.
+  using Held = std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::pair<double, double>>;
   std::map<Rank, Held> held;
   for (const auto& a : result_.acts) {
     if (!plan_.is_step_program(a.program) || a.step != 0 || a.microbatch < 0) continue;
@@ -104,7 +104,8 @@ void Game::measure() {
     per_place[a.rank] += a.end_s - a.begin_s;
     per_pass[a.rank][static_cast<std::size_t>(a.pass)] += a.end_s - a.begin_s;
     if (a.shared) continue;
-    auto [it, fresh] = held[a.rank].try_emplace({a.virtual_stage, a.microbatch}, a.begin_s, a.end_s);
+    auto [it, fresh] = held[a.rank].try_emplace({a.program, a.virtual_stage, a.microbatch},
+                                                std::pair(a.begin_s, a.end_s));
     it->second.second = std::max(it->second.second, a.end_s);
   }
   if (last > first) {
@@ -114,10 +115,11 @@ void Game::measure() {
   for (const auto& [rank, s] : per_place)
     if (s > result_.compute_s) {
       const auto count = static_cast<double>(
-          plan_.owners_of(plan_.step_program, plan_.stage_of(rank)).acts(Rate::microbatch, plan_.dp_index(rank)));
+          plan_.owners_of(plan_.step_program(), plan_.stage_of(rank)).acts(Rate::microbatch, plan_.dp_index(rank)));
       const auto& [f, b, w] = per_pass[rank];
-      const double waits = published_bubble_s(plan_.pipeline, plan_.stages, f / count, b / count, w / count);
       result_.compute_s = s;
+      if (!plan_.has_one_step_program()) continue;  // schedules are published for one
+      const double waits = published_bubble_s(plan_.pipeline, plan_.stages, f / count, b / count, w / count);
       result_.published_bubble = waits / (s + waits);
     }
   result_.messages_s = busiest_s() / static_cast<double>(std::max<std::int64_t>(1, options_.steps));

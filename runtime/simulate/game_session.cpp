@@ -19,7 +19,7 @@ Expected<std::vector<std::int32_t>> Game::readers(std::int64_t version, bool las
   std::vector<std::int32_t> out;
   if (!options_.every_program) return out;
   for (std::int32_t p = 0; p < std::ssize(plan_.programs); ++p) {
-    const bool due = plan_.programs[p] == "digest" ? plan_.trains && last : version == 0;
+    const bool due = plan_.programs[p].name == "digest" ? plan_.trains() && last : version == 0;
     if (due && !plan_.is_step_program(p)) out.push_back(p);
   }
   return out;
@@ -53,7 +53,7 @@ void Game::go(ProgramStep step) {
     const LocalPlan& local = places_[p]->local;
     for (std::int32_t c = 0; c < std::ssize(local.channels); ++c) {
       const PlanChannel& channel = plan_.roles[local.stage].channels[local.channels[c].channel];
-      if (channel.kind == PlanChannel::Kind::go && channel.program == step.program) push(p, c, t);
+      if (channel.kind == PlanChannel::Kind::go && plan_.begun_as(channel.program) == step.program) push(p, c, t);
     }
   }
 }
@@ -63,7 +63,7 @@ Expected<std::vector<std::int32_t>> Game::feed(const PlanFeed& feed, ProgramStep
   Token t;
   t.step = step.step;
   t.microbatch = microbatch;
-  const auto owner = plan_.owners_of(step.program, feed.stage).owner(microbatch);
+  const auto owner = plan_.owners_of(feed.channel->program, feed.stage).owner(microbatch);
   std::vector<std::int32_t> takers;
   for (std::int32_t p = 0; p < std::ssize(places_); ++p) {
     const LocalPlan& local = places_[p]->local;
@@ -106,7 +106,8 @@ Status Game::hear(const Hears& h) {
   return due ? commit(*due) : Status{};
 }
 
-void Game::step_closed(std::int32_t p, ProgramStep step) {
+void Game::step_closed(std::int32_t p, ProgramStep closed) {
+  const ProgramStep step{plan_.begun_as(closed.program), closed.step};
   auto& count = closing_[{step, p}];
   ++closings_;
   if (++count < places_[p]->local.closers[step.program]) return;

@@ -9,10 +9,10 @@ namespace troupe::runtime {
 namespace {
 
 /// Numbers of microbatches of a step with which to try a shortened game: enough to fill the pipeline, settle and drain.
-/// None where places differ in their microbatches, and where turns, rounds or feeds count the microbatches of a whole
-/// step.
+/// None where programs or places differ in their microbatches, and where turns, rounds or feeds count the microbatches
+/// of a whole step.
 std::vector<std::int64_t> few_microbatches(const Plan& plan) {
-  if (plan.ordered() || !plan.owners.empty() || plan.step_spec().sequential) return {};
+  if (!plan.has_one_step_program() || plan.ordered() || !plan.owners.empty() || plan.step_spec().sequential) return {};
   for (const auto& x : plan.exchanges)
     if (x.rate == Rate::round) return {};
   for (const auto& role : plan.roles)
@@ -20,7 +20,7 @@ std::vector<std::int64_t> few_microbatches(const Plan& plan) {
       if (c.kind == PlanChannel::Kind::feed && plan.is_step_program(c.program)) return {};
   for (std::int32_t s = 0; s < plan.stages; ++s)
     if (plan.dp_width(s) != plan.dp_width(0)) return {};
-  const auto all = std::int64_t{plan.owners_of(plan.step_program, 0).acts(Rate::microbatch, 0)};
+  const auto all = std::int64_t{plan.owners_of(plan.step_program(), 0).acts(Rate::microbatch, 0)};
   // What is left out must be whole cycles, most of 1, 2, 3 or 4 microbatches.
   constexpr std::int64_t usual_cycles = 12;
   std::vector<std::int64_t> out;
@@ -40,7 +40,7 @@ double Game::longest_s() const {
   for (const auto& role : plan_.roles)  // what the session hears before it sends the next microbatch of a feed
     for (const auto& c : role.channels)
       if (c.kind == PlanChannel::Kind::feed)
-        all_s += runs(c.program) * static_cast<double>(plan_.program_specs[c.program].microbatches) *
+        all_s += runs(c.program) * static_cast<double>(plan_.programs[c.program].spec.microbatches) *
                  options_.control_s;
   for (const auto& place : places_)
     for (const auto& a : place->actors) {
@@ -57,7 +57,9 @@ double Game::longest_s() const {
 }
 
 Expected<GameResult> play(const Plan& plan, const GameOptions& options) {
-  const std::int64_t all = plan.step_spec().microbatches;
+  std::int64_t all = 0;
+  for (const PlanProgram& p : plan.programs)
+    if (p.steps) all = std::max(all, p.spec.microbatches);
   for (const auto few : options.every_microbatch ? std::vector<std::int64_t>{} : few_microbatches(plan)) {
     auto result = Game(plan, options, few).run();
     // A game that is too long is so with all microbatches. Else the whole game finds the error, or that there is no

@@ -38,7 +38,7 @@ Expected<GameResult> Game::run() {
   }
   TROUPE_TRY(check_finished());
   commits_ns_.push_back(loop_.now_ns());
-  if (shortened() && !repeat(search_.cycles(), options_.steps, left_out_, plan_.step_program, acts_, commits_ns_))
+  if (shortened() && !repeat(search_.cycles(), options_.steps, left_out_, plan_.step_program(), acts_, commits_ns_))
     return Status(Code::not_found, "no steady state");
   end_ns_ = commits_ns_.back();
   commits_ns_.pop_back();
@@ -92,7 +92,7 @@ Status Game::build(Rank rank) {
     if (options_.unlimited_slots)
       for (auto& o : spec.out)
         if (o.every == 1)
-          o.slots = std::max(o.slots, static_cast<std::int32_t>(plan_.program_specs[a.program].microbatches));
+          o.slots = std::max(o.slots, static_cast<std::int32_t>(plan_.programs[a.program].spec.microbatches));
     if (options_.unlimited_slots)  // then channels do not take turns in a buffer either
       for (std::size_t p = 0; p < spec.in.size() + spec.out.size(); ++p) {
         const bool in = p < spec.in.size();

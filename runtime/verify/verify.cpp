@@ -23,7 +23,11 @@ Status check_trained(const Plan& plan, std::int32_t param, const std::vector<Tra
   }
   if (gradients.size() > 1 && gradients.count({})) return invalid(name + "is trained on some of its stages only");
   if (gradients.size() > 1) return invalid(name + "has norms on its stages that take other gradients than each other");
-  if (!gradients.count({}) && !plan.trains) return invalid(name + "is trained, and the plan does not train");
+  if (gradients.count({}) == 0 && plan.params[param].program < 0)
+    return invalid(name + "is trained, and no program trains it");
+  if (gradients.count({}) > 0 && plan.params[param].program >= 0)
+    return invalid(name + "is not trained, and program '" + plan.programs[plan.params[param].program].name +
+                   "' trains it");
   return {};
 }
 
@@ -31,8 +35,8 @@ Status check_trained(const Plan& plan, std::int32_t param, const std::vector<Tra
 /// of it has nothing to wait for. Where nothing is trained the session begins no digest, snapshot or copy.
 Status check_closers(const Plan& plan) {
   for (std::int32_t p = 0; p < static_cast<std::int32_t>(plan.programs.size()); ++p) {
-    const std::string& name = plan.programs[static_cast<std::size_t>(p)];
-    bool closes = !plan.trains && (name == "digest" || name == "snapshot" || name == "copy");
+    const std::string& name = plan.programs[static_cast<std::size_t>(p)].name;
+    bool closes = !plan.trains() && (name == "digest" || name == "snapshot" || name == "copy");
     for (const auto& role : plan.roles)
       for (const auto& a : role.actors) closes |= a.program == p && a.closes_step;
     if (!closes)
@@ -52,7 +56,7 @@ bool has_many_microbatches(const ProgramSpec& spec) { return spec.stateful && sp
 /// begins to wait in the middle of the few, or where it does in the whole plan if that is earlier.
 Plan with_few_microbatches(Plan plan) {
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
-    ProgramSpec& spec = plan.program_specs[p];
+    ProgramSpec& spec = plan.programs[p].spec;
     if (!has_many_microbatches(spec)) continue;
     for (auto& role : plan.roles)
       for (auto& c : role.channels)
@@ -80,7 +84,8 @@ Status check_structure(const Plan& plan) {
 
 Status verify(const Plan& plan) {
   TROUPE_TRY(check_structure(plan));
-  const bool many = std::any_of(plan.program_specs.begin(), plan.program_specs.end(), has_many_microbatches);
+  const bool many = std::any_of(plan.programs.begin(), plan.programs.end(),
+                                [](const PlanProgram& p) { return has_many_microbatches(p.spec); });
   TROUPE_TRY((many ? play(with_few_microbatches(plan)) : play(plan)).status());
   return check_closers(plan);
 }

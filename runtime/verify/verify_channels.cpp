@@ -42,13 +42,15 @@ Status ChannelCheck::check_ends(std::int32_t id) const {
                     "', which carries one token per microbatch");
     if (!goes_with(a.rate, c.rate))
       return refuse("imbalance: '" + a.name + "' acts at another rate than it reads channel '" + c.name + "'");
-    // Another program has other steps and microbatches. Only tokens of parameters name the programs that read them.
+    // Another program has other steps and microbatches. Only tokens of parameters name the programs that read them; a
+    // commit is that of all programs that train.
     if (c.kind == PlanChannel::Kind::parameter) continue;
+    if (c.kind == PlanChannel::Kind::commit && plan_.is_step_program(a.program)) continue;
     const PlanActor& other = role_.actors[c.writer >= 0 ? c.writer : c.readers[0].actor];
     if (other.program != a.program)
       return refuse("imbalance: channel '" + c.name + "' carries tokens of '" + other.name + "' in program '" +
-                    plan_.programs[other.program] + "', and its reader '" + a.name + "' acts in program '" +
-                    plan_.programs[a.program] + "': programs share parameters only");
+                    plan_.programs[other.program].name + "', and its reader '" + a.name + "' acts in program '" +
+                    plan_.programs[a.program].name + "': programs share parameters only");
   }
   return {};
 }
@@ -76,6 +78,12 @@ Status ChannelCheck::check_kind(const PlanChannel& c) const {
       (w->kind != PlanActor::Kind::segment || w->rate != Rate::microbatch || !plan_.is_step_program(w->program) ||
        (c.rate != Rate::step && c.rate != Rate::microbatch)))
     return refuse(c, "accumulates gradients, and '" + w->name + "' is no segment that makes some per microbatch");
+  if (c.kind == Kind::gradient)
+    for (const std::int32_t t : c.tensors)
+      if (const std::int32_t param = here(t) ? plan_.tensors[t].gradient_of : -1;
+          param >= 0 && plan_.params[param].program != w->program)
+        return refuse(c, "has gradients of parameter '" + plan_.params[param].name + "', which program '" +
+                             plan_.programs[w->program].name + "' does not train");
   if (c.kind == Kind::snapshot || (w && w->kind == PlanActor::Kind::snapshot)) TROUPE_TRY(check_snapshot(c));
   if (w) return {};
   const bool commit = c.kind == Kind::commit, feed = c.kind == Kind::feed;
@@ -92,7 +100,7 @@ Status ChannelCheck::check_kind(const PlanChannel& c) const {
     for (const auto& r : c.readers)
       if (role_.actors[r.actor].program != c.program)
         return refuse(c, "is of another program than its reader '" + role_.actors[r.actor].name + "'");
-  std::int64_t payload = commit ? actors::commit_bytes(plan_.params.size()) : 0;
+  std::int64_t payload = commit ? actors::commit_bytes(plan_.params.size(), plan_.training().size()) : 0;
   if (feed) payload = elements(plan_.tensors[c.tensors[0]].shape) * size_of(plan_.tensors[c.tensors[0]].dtype);
   if (c.bytes < payload) return refuse(c, fmt::format("has slots of {} bytes; the session sends {}", c.bytes, payload));
   for (const auto& r : c.readers)

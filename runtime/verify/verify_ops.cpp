@@ -76,9 +76,9 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
           return invalid(name + "(" + op.op + ") has arguments on axis " + mesh.axes[axis].name +
                          " whose SBPs are no signature of it");
       }
-      if (def->state_bytes && !plan.program_specs[a.program].stateful)
+      if (def->state_bytes && !plan.programs[a.program].spec.stateful)
         return invalid(name + "(" + op.op + ") keeps state from one microbatch to the next, and program '" +
-                       plan.programs[a.program] + "' is not stateful");
+                       plan.programs[a.program].name + "' is not stateful");
       const std::int64_t state = def->state_bytes ? def->state_bytes(local_in, local_out, op.attrs) : 0;
       if (state > op.state_bytes)
         return invalid(

@@ -30,6 +30,9 @@ Status OptimizerCheck::check(const PlanActor& a) {
       return refuse("'" + a.name + "' has a parameter that is nowhere");
     const PlanParam& p = plan_.params[ref.param];
     ++refs_[{a.kind, ref.param}];
+    if (!reads && p.program != a.program)
+      return refuse(name + "is of program '" + plan_.programs[a.program].name + "', which does not train parameter '" +
+                    p.name + "'");
     if (a.kind != Kind::norm) {
       const auto& tensors = (a.kind == Kind::update ? role_.channels[a.out[0]] : in(a, 0)).tensors;
       if (!among(ref.index, tensors.size()) || tensors[ref.index] != p.stored())

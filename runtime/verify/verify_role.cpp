@@ -56,7 +56,7 @@ class RoleCheck : private StageView {
         !among(a.virtual_stage, static_cast<std::size_t>(plan_.stages * plan_.pipeline.chunks)))
       return refuse(name + "is part of no pass of the pipeline");
     if (a.takes_turns && (a.kind != Kind::segment || !plan_.is_step_program(a.program) || a.rate != Rate::microbatch))
-      return refuse(name + "takes turns; segments of '" + plan_.programs[plan_.step_program] +
+      return refuse(name + "takes turns; segments of '" + plan_.programs[plan_.step_program()].name +
                     "' do that act once per microbatch");
     if (a.in.empty() && a.out.empty()) return refuse(name + "has no port: nothing says when it acts");
     const ActorTraits& kind = traits(a.kind);
@@ -69,7 +69,7 @@ class RoleCheck : private StageView {
     if (a.rate == Rate::round && !kind.rounds)
       return refuse("imbalance: '" + a.name + "' acts in rounds; " + to_string(a.kind) + " actors do not");
     if (!at_home(a))
-      return refuse(name + "belongs to program '" + plan_.programs[a.program] + "', where there is no " +
+      return refuse(name + "belongs to program '" + plan_.programs[a.program].name + "', where there is no " +
                     to_string(a.kind));
     for (const auto* ports : {&a.in, &a.out})
       for (auto id : *ports)

@@ -17,8 +17,8 @@ Status check_state(const Plan& plan, std::int32_t stage, const PlanActor& a, std
   if (a.op_state_bytes == 0 && keepers.empty()) return {};
   if (a.kind != PlanActor::Kind::segment || a.rate != Rate::microbatch)
     return refuse(name + "keeps state; segments that act once per microbatch do");
-  if (!plan.program_specs[a.program].stateful)
-    return refuse(name + "keeps state from one microbatch to the next, and program '" + plan.programs[a.program] +
+  if (!plan.programs[a.program].spec.stateful)
+    return refuse(name + "keeps state from one microbatch to the next, and program '" + plan.programs[a.program].name +
                   "' is not stateful");
   if (a.op_state_bytes < 0 || a.op_state_bytes > bytes_max - bytes)
     return refuse(name + "keeps more state than any memory has");

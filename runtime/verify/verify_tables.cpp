@@ -16,12 +16,12 @@ constexpr std::int64_t terms_max = std::int64_t{1} << 40;  // term_bits leaves e
 static_assert(tensor_bytes_max <= bytes_max, "verify refuses no tensor that a graph may have");
 
 Status check_programs(const Plan& plan) {
-  if (plan.stages < 1 || !among(plan.stages - 1, plan.meshes.size()) || plan.programs.empty() ||
-      plan.programs.size() != plan.program_specs.size())
+  if (plan.stages < 1 || !among(plan.stages - 1, plan.meshes.size()) || plan.programs.empty())
     return invalid("the plan has no stages or programs");
-  if (!among(plan.step_program, plan.programs.size()))
-    return invalid(fmt::format("the plan's step program has index {}, and there are {} programs", plan.step_program,
-                               plan.programs.size()));
+  const auto steps = std::count_if(plan.programs.begin(), plan.programs.end(),
+                                   [](const PlanProgram& p) { return p.steps; });
+  if (steps < 1 || (!plan.trains() && steps > 1))
+    return invalid(fmt::format("{} programs of the plan run once a step; it needs one, or those that train", steps));
   const auto& pipeline = plan.pipeline;
   if (pipeline.kind > Pipeline::Kind::zero_bubble || pipeline.chunks < 1 || plan.roles.empty() ||
       !among(pipeline.chunks - 1, plan.roles[0].actors.size()) ||
@@ -36,14 +36,18 @@ Status check_programs(const Plan& plan) {
     return invalid(fmt::format("the plan has {} programs; {} are possible", plan.programs.size(),
                                8 * sizeof(actors::ProgramMask)));
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
-    const auto& spec = plan.program_specs[p];
-    if (plan.program(plan.programs[p]) != static_cast<std::int32_t>(p))
-      return invalid("the plan has two programs '" + plan.programs[p] + "'");
+    const auto& spec = plan.programs[p].spec;
+    if (plan.program(plan.programs[p].name) != static_cast<std::int32_t>(p))
+      return invalid("the plan has two programs '" + plan.programs[p].name + "'");
     if (spec.microbatches < 1 || spec.microbatches > count_max || spec.samples < 0 || spec.samples > bytes_max >> 20)
       return invalid(fmt::format("program '{}' has {} microbatches of {} samples; possible are 1 to {} of at most {}",
-                                 plan.programs[p], spec.microbatches, spec.samples, count_max, bytes_max >> 20));
-    if (spec.stateful && (!spec.sequential || (plan.trains && plan.is_step_program(static_cast<std::int32_t>(p)))))
-      return invalid("program '" + plan.programs[p] + "' is stateful, and " +
+                                 plan.programs[p].name, spec.microbatches, spec.samples, count_max, bytes_max >> 20));
+    if (plan.trains() && plan.programs[p].steps != plan.programs[p].optimizer.has_value())
+      return invalid("program '" + plan.programs[p].name + "' " +
+                     (plan.programs[p].steps ? "runs once a step and has no optimizer"
+                                             : "has an optimizer and does not run once a step"));
+    if (spec.stateful && (!spec.sequential || plan.programs[p].optimizer))
+      return invalid("program '" + plan.programs[p].name + "' is stateful, and " +
                      (spec.sequential ? "trains" : "not sequential") +
                      ": its microbatches would not all run at one place in order");
   }
@@ -52,17 +56,17 @@ Status check_programs(const Plan& plan) {
     return invalid("the plan keeps a version in slots, and copies of others: one is enough");
   for (const char* reads : {"digest", "snapshot", "copy"})
     if (plan.is_step_program(plan.program(reads)))
-      return invalid("the plan's step program is '" + plan.programs[plan.step_program] +
-                     "', which only reads versions");
+      return invalid("program '" + std::string(reads) + "' runs once a step, and it only reads versions");
   return {};
 }
 
 Status check_meshes(const Plan& plan) {
   TROUPE_TRY(check_stage_meshes({plan.meshes.begin(), plan.meshes.begin() + plan.stages}));
-  for (std::int32_t s = 0; s < plan.stages; ++s)
-    if (plan.trains && plan.dp_width(s) > plan.step_spec().microbatches)
-      return invalid(fmt::format("stage {} has dp={}, more than the {} microbatches of a step", s, plan.dp_width(s),
-                                 plan.step_spec().microbatches));
+  for (const std::int32_t p : plan.training())
+    for (std::int32_t s = 0; s < plan.stages; ++s)
+      if (plan.dp_width(s) > plan.spec(p).microbatches)
+        return invalid(fmt::format("stage {} has dp={}, more than the {} microbatches of a step", s, plan.dp_width(s),
+                                   plan.spec(p).microbatches));
   TROUPE_TRY(check_owners(plan.owners, plan));
   for (std::size_t m = static_cast<std::size_t>(plan.stages); m < plan.meshes.size(); ++m) {
     const Mesh& mesh = plan.meshes[m];
@@ -146,6 +150,8 @@ Status check_reduction(const Plan& plan, const PlanExchange& x, const PlanTensor
   const Mesh &from_mesh = plan.meshes[from.mesh], &to_mesh = plan.meshes[to.mesh];
   if (!plan.is_step_program(x.program))
     return invalid(where + "reduces the gradient '" + from.name + "' outside of the step program");
+  if (x.program != plan.params[static_cast<std::size_t>(from.gradient_of)].program)
+    return invalid(where + "reduces the gradient '" + from.name + "' of a parameter that another program trains");
   if (to.gradient_of != from.gradient_of || plan.unreduced(to) || to.dtype != DType::sum64)
     return invalid(where + "adds '" + from.name + "' to '" + to.name + "', which is no exact sum of the same gradient");
   for (Rank r : from_mesh.ranks)
@@ -229,6 +235,9 @@ Status check_tables(const Plan& plan) {
         p.init > Init::Kind::normal ||
         std::any_of(t.sbp.begin(), t.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); }))
       return invalid("parameter '" + p.name + "' has no f32 tensor '" + t.name + "' of its own that lasts for a step");
+    if (p.program != -1 &&
+        !(among(p.program, plan.programs.size()) && plan.programs[static_cast<std::size_t>(p.program)].optimizer))
+      return invalid("parameter '" + p.name + "' is trained by a program that does not train");
     if (p.terms < 1 || p.terms > terms_max)
       return invalid(
           fmt::format("a step adds {} terms to the gradient of parameter '{}'; 1 to {} are possible: see OpDef::terms",

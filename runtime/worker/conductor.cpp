@@ -15,11 +15,10 @@ using actors::Token;
 
 namespace {
 
-/// The Commit, then the exponents: see actors::Commit.
+/// The Commits, then the exponents: see actors::Commit.
 std::vector<std::byte> commit_payload(const CommitStep& m) {
-  std::vector<std::byte> payload(sizeof m.commit);
-  std::memcpy(payload.data(), &m.commit, sizeof m.commit);
-  const auto exponents = std::as_bytes(std::span(m.exponents));
+  const auto commits = std::as_bytes(std::span(m.commits)), exponents = std::as_bytes(std::span(m.exponents));
+  std::vector<std::byte> payload(commits.begin(), commits.end());
   payload.insert(payload.end(), exponents.begin(), exponents.end());
   return payload;
 }
@@ -33,8 +32,7 @@ std::size_t size_in_message(const Report& r) {
 }  // namespace
 
 Conductor::Conductor(caf::actor_config& config, ConductorSpec spec)
-    : actors::CafActor(config), spec_(std::move(spec)),
-      order_(spec_.step_program, spec_.closers, spec_.exponents, spec_.feeds) {
+    : actors::CafActor(config), spec_(std::move(spec)), order_(spec_.order) {
   actors::set_quiet_handlers(*this, [this](const Status& status) { spec_.send(WorkerFailed{"conductor", status}); });
 }
 
@@ -47,8 +45,9 @@ caf::behavior Conductor::make_behavior() {
         channel.control.ack(m.slot, deliver(channel));
       },
       [this](ActorReports& m) {
+        m.report.program = m.program;
         const bool of_the_job = m.report.kind == Report::Kind::saving || m.report.kind == Report::Kind::parameter;
-        auto& [reports, bytes] = reports_[{m.program, m.report.step}];
+        auto& [reports, bytes] = reports_[{spec_.order.begun_as[m.program], m.report.step}];
         if (!of_the_job && (bytes += size_in_message(m.report)) > reported_bytes_max)
           return spec_.send(WorkerFailed{
               "conductor",
@@ -99,7 +98,8 @@ void Conductor::session_says(const ToWorker& message) {
     Token t;
     t.step = m->step;
     for (auto& [id, c] : spec_.channels)
-      if (c.kind == PlanChannel::Kind::go && c.program == m->program) push(c, t, {});
+      if (c.kind == PlanChannel::Kind::go && spec_.order.begun_as[static_cast<std::size_t>(c.program)] == m->program)
+        push(c, t, {});
   } else if (const auto* m = std::get_if<CommitStep>(&message)) {
     if (spec_.on_commit) spec_.on_commit(m->step);
     Token t;
@@ -134,12 +134,13 @@ void Conductor::add(const actors::GradientPart& part) {
 }
 
 void Conductor::closed(const actors::StepClosed& m) {
-  const std::pair<std::int32_t, std::int64_t> key{m.program, m.step};
-  if (++closing_[key] < spec_.closers[m.program]) return;
+  const std::int32_t program = spec_.order.begun_as[m.program];
+  const std::pair<std::int32_t, std::int64_t> key{program, m.step};
+  if (++closing_[key] < spec_.order.closers[static_cast<std::size_t>(program)]) return;
   closing_.erase(key);
-  Closed out{m.program, m.step, std::move(reports_[key].reports), 0, {}};
+  Closed out{program, m.step, std::move(reports_[key].reports), 0, {}};
   reports_.erase(key);
-  if (m.program == spec_.step_program) {
+  if (program == spec_.order.step_program) {
     order_.closed(m.step);
     out.gradients = std::exchange(gradients_, {});
     const auto now = spec_.busy_ns->load();

@@ -24,15 +24,11 @@ struct ConductorChannel {
 
 struct ConductorSpec {
   std::map<std::int32_t, ConductorChannel> channels;  ///< by local channel, as Ack::port names it
-  std::int32_t step_program = 0;
-  std::vector<std::int32_t> closers;  ///< per program: actors here that close its step
-  std::vector<FedChannel> feeds;      ///< that this place reads
+  OrderSpec order;
   /// per program: a feed waits for its reports, which leave at once
   std::vector<bool> fed;
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns;  ///< of the compute stream, ever growing
-  /// That BeginRun and a commit carry: one for each parameter, none where the plan does not train.
-  std::size_t exponents = 0;
-  std::size_t square_sums = 0, peaks = 0;  ///< that the place tells of the gradients of a step
+  std::size_t square_sums = 0, peaks = 0;              ///< that the place tells of the gradients of a step
   /// Called before any actor begins. May be empty.
   std::function<void(const BeginRun&)> on_begin;
   std::function<void(std::int64_t step)> on_commit;  ///< may be empty

@@ -3,7 +3,8 @@
 //
 //   SO-1  (commits) one BeginRun first; then the commits of all steps, each once and after the place has closed the
 //         step;
-//   SO-2  (steps) steps of the step program begin in order, at most two ahead of the commits;
+//   SO-2  (steps) steps of the step program, and with it of those that are begun as it, begin in order, at most two
+//         ahead of the commits;
 //   SO-3  (other programs) any other program begins on the newest version only, and only if BeginRun or the commit
 //         named it, once;
 //   SO-4  (feeds) a feed's microbatches come in the order in which this place runs them, those of each run of its
@@ -26,12 +27,21 @@ struct FedChannel {
   std::vector<std::int32_t> microbatches;  ///< of one run of its program at this place, in their order
 };
 
+/// What the order depends on, of the plan and the place.
+struct OrderSpec {
+  std::int32_t step_program = 0;
+  std::vector<std::int32_t> begun_as;  ///< per program: Plan::begun_as
+  /// per program: actors of the place that close its step; of the step program: that of all that are begun as it
+  std::vector<std::int32_t> closers;
+  std::size_t exponents = 0;      ///< that BeginRun and commits carry: one for each parameter, none without training
+  std::size_t commits = 0;        ///< that a CommitStep carries: one for each program that trains
+  std::vector<FedChannel> feeds;  ///< that the place reads
+};
+
 /// Checks SO-1..4 at one place. Owned by its conductor.
 class SessionOrder {
  public:
-  /// `closers`: per program, actors of the place that close its steps. `exponents`: that BeginRun and commits carry.
-  SessionOrder(std::int32_t step_program, std::vector<std::int32_t> closers, std::size_t exponents,
-               std::vector<FedChannel> feeds);
+  explicit SessionOrder(OrderSpec spec);
 
   /// Takes the next message. Error: it is out of order; names the message and what was due.
   Status check(const ToWorker& message);
@@ -49,11 +59,8 @@ class SessionOrder {
     std::int64_t step = -1;
     std::size_t next = 0;  // microbatches of the feed that have come
   };
-  std::int32_t step_program_;
-  std::vector<std::int32_t> closers_;
-  std::size_t exponents_;
-  std::vector<FedChannel> feeds_;
-  std::vector<Run> runs_;            // by index of feeds_
+  const OrderSpec spec_;
+  std::vector<Run> runs_;            // by index of OrderSpec::feeds
   std::vector<std::int64_t> begun_;  // per program: the newest step
   bool running_ = false;
   std::int64_t first_ = 0, version_ = 0, closed_ = -1;

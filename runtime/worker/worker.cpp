@@ -19,8 +19,9 @@ Status Worker::Impl::check_ops() const {
 
 ConductorSpec Worker::Impl::conductor_spec() {
   ConductorSpec spec;
-  spec.step_program = plan.step_program;
-  spec.closers = local.closers;
+  spec.order.step_program = plan.step_program();
+  spec.order.closers = local.closers;
+  for (std::int32_t p = 0; p < std::ssize(plan.programs); ++p) spec.order.begun_as.push_back(plan.begun_as(p));
   spec.fed.assign(plan.programs.size(), false);
   for (const auto& r : plan.roles)
     for (const auto& c : r.channels)
@@ -34,12 +35,13 @@ ConductorSpec Worker::Impl::conductor_spec() {
     spec.channels.emplace(static_cast<std::int32_t>(i), std::move(out));
     if (c.kind == PlanChannel::Kind::feed) {
       const PlanTensor& t = plan.tensors[c.tensors[0]];
-      spec.feeds.push_back({c.name, c.program, static_cast<std::size_t>(elements(t.shape) * size_of(t.dtype)),
-                            plan.owners_of(c.program, local.stage).microbatches(local.dp_index)});
+      spec.order.feeds.push_back({c.name, c.program, static_cast<std::size_t>(elements(t.shape) * size_of(t.dtype)),
+                                  plan.owners_of(c.program, local.stage).microbatches(local.dp_index)});
     }
   }
   spec.busy_ns = busy_ns;
-  spec.exponents = plan.trains ? plan.params.size() : 0;
+  spec.order.exponents = plan.trains() ? plan.params.size() : 0;
+  spec.order.commits = plan.training().size();
   spec.square_sums = gradients.square_sums;
   spec.peaks = gradients.peaks;
   spec.on_commit = [stalls = stalls, clock = env.clock, kept = plan.keeps_version() ? 1 : 0,

@@ -137,7 +137,7 @@ Worker::Impl::MadeBody Worker::Impl::segment_body(const LocalActor& a) {
   spec.scratch = pool->data() + local.scratch_offset;
   spec.scratch_bytes = local.scratch_bytes;
   spec.op_scratch_offset = pa.op_scratch_offset;
-  spec.samples_per_microbatch = plan.program_specs[pa.program].samples;
+  spec.samples_per_microbatch = plan.programs[pa.program].spec.samples;
   spec.progress = env.progress;
   spec.report = sink();
   spec.first_peak = gradients.first_peak[static_cast<std::size_t>(a.actor)];
@@ -166,6 +166,10 @@ Worker::Impl::MadeBody Worker::Impl::norm_body(const LocalActor& a) {
 Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
   const PlanActor& pa = plan_actor(a);
   std::vector<actors::ParamPart> parts;
+  // An update of parameters that no program trains reads none of them.
+  const auto training = plan.training();
+  const auto commit =
+      static_cast<std::size_t>(std::find(training.begin(), training.end(), pa.program) - training.begin());
   std::int32_t commit_port = -1, own_port = -1;
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(a.in.size()); ++i) {
     if (plan_channel(a.in[i]).kind == PlanChannel::Kind::commit) commit_port = i;
@@ -188,7 +192,9 @@ Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
     parts.push_back(std::move(part));
   }
   return std::unique_ptr<actors::Body>(std::make_unique<actors::UpdateBody>(
-      std::move(parts), memories(a.in), commit_port, own_port, memory(a.out[0]), plan.hyper));
+      std::move(parts), memories(a.in), commit_port, own_port, memory(a.out[0]),
+      plan.programs[static_cast<std::size_t>(pa.program)].optimizer.value_or(kernels::AdamW{}), commit,
+      training.size()));
 }
 
 Worker::Impl::MadeBody Worker::Impl::digest_body(const LocalActor& a) {
@@ -229,7 +235,7 @@ Worker::Impl::MadeBody Worker::Impl::user_body(const LocalActor& a) {
   const bool reports = reports_here(plan, op, local.stage, local.rank);
   return std::unique_ptr<actors::Body>(std::make_unique<actors::UserBody>(
       *std::move(made), std::move(in), std::move(out), memories(a.in), memories(a.out),
-      plan.program_specs[pa.program].samples, reports ? sink() : [](std::uint16_t, const Report&) {}));
+      plan.programs[pa.program].spec.samples, reports ? sink() : [](std::uint16_t, const Report&) {}));
 }
 
 std::shared_ptr<actors::Executor> Worker::Impl::communicator(const LocalActor& a) {

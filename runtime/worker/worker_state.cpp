@@ -201,7 +201,7 @@ Status Worker::Impl::make_guard() {
 }
 
 void Worker::Impl::send(FromWorker message) {
-  if (auto* closed = std::get_if<Closed>(&message); closed && closed->program == plan.step_program)
+  if (auto* closed = std::get_if<Closed>(&message); closed && closed->program == plan.step_program())
     return guard->vote(std::move(*closed), env.send);
   if (auto* explained = std::get_if<Explained>(&message)) explained->text += guard->waits_for();
   env.send(std::move(message));

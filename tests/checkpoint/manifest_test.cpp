@@ -36,6 +36,7 @@ Manifest good() {
   m.updates = 2;
   m.void_steps = 1;
   m.exponents = {{"a", 41, 0.75f}, {"b", -3, 0}};
+  m.programs = {{"actor", 2, 1}, {"critic", 1, 0}};
   return m;
 }
 
@@ -126,6 +127,13 @@ TEST_CASE("validate: names, kinds, dtypes, shapes, files and numbers that cannot
             [&](Manifest& m) { m.void_steps = in_a_row; });
   for (const std::int64_t updates : {-2, 4})
     refuses({std::to_string(updates) + " updates in 3 steps"}, [&](Manifest& m) { m.updates = updates; });
+  for (const std::int64_t updates : {-1, 4})
+    refuses({"program 'critic': " + std::to_string(updates) + " updates in 3 steps"},
+            [&](Manifest& m) { m.programs[1].updates = updates; });
+  refuses({"program 'critic': 3 void steps in a row"}, [](Manifest& m) { m.programs[1].void_steps = 3; });
+  for (const char* name : {"", "a", "actor"})
+    refuses({"program '" + std::string(name) + "' has no name, or is out of order"},
+            [&](Manifest& m) { m.programs[1].program = name; });
 }
 
 TEST_CASE(
@@ -316,6 +324,9 @@ TEST_CASE("as JSON: a manifest in whole, or one tensor with its extents; an unkn
   CHECK(all["exponents"][0]["exponent"] == 41);
   CHECK(all["exponents"][0]["peak"] == 0.75);
   CHECK(all["exponents"][1]["exponent"] == -3);
+  CHECK(all["programs"][1]["program"] == "critic");
+  CHECK(all["programs"][0]["updates"] == 2);
+  CHECK(all["programs"][0]["void_steps"] == 1);
   CHECK(all["bytes"] == 48 + 96 + 96 + 8);
   CHECK(all["files"][1]["name"] == "shard-1");
   CHECK(all["tensors"][1]["name"] == "a.exp_avg");

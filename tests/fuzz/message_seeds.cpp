@@ -47,7 +47,7 @@ std::vector<ToWorker> to_worker() {
           Abort{},
           BeginRun{3, 5, {40, -900}},
           Go{1, 9},
-          CommitStep{8, 5, {0.1, 3e-4, 9, true}, {41, -7}},
+          CommitStep{8, 5, {{0.1, 3e-4, 9, true}}, {41, -7}},
           Feed{"prompt", 2, 11, 3, Bytes(16)},
           ExplainAll{},
           Stop{}};

@@ -227,11 +227,15 @@ TEST_CASE("the state of sums comes back from its bytes, and other bytes are an e
   sums.updates = 12;
   sums.void_steps = 2;
   sums.scales = {{"a.weight", {-7, 0.5f}}, {"b", {900, 0}}};
+  sums.programs = {{"actor", {12, 2}}, {"critic", {14, 0}}};
   const auto bytes = encode_sums(sums);
   const auto back = decode_sums(bytes);
   REQUIRE(back.ok());
   CHECK(*back == sums);
   CHECK_FALSE(decode_sums(std::span(bytes).first(bytes.size() / 2)).ok());
+  SumState wrong = sums;
+  wrong.programs["critic"].updates = -1;
+  CHECK_FALSE(decode_sums(encode_sums(wrong)).ok());
   sums.scales["b"].exponent = 901;
   CHECK_FALSE(decode_sums(encode_sums(sums)).ok());
   sums.scales["b"] = {0, std::numeric_limits<float>::infinity()};

@@ -166,7 +166,7 @@ TEST_CASE(
   for (const std::int64_t version : {1, 2}) {
     REQUIRE(job.begins(version));
     job.write_all(version);
-    job.sums = {version - 1, {{"w", {static_cast<std::int32_t>(40 + version), 0.25f}}}, 1};
+    job.sums = {version - 1, {{"w", {static_cast<std::int32_t>(40 + version), 0.25f}}}, 1, {{"critic", {version, 0}}}};
     CHECK(job.end(version).ok());
   }
   const checkpoint::Catalog catalog(job.storage, "/ckpt");
@@ -174,7 +174,8 @@ TEST_CASE(
     const auto manifest = catalog.manifest(checkpoint::folder_name(version, 1));
     REQUIRE_MESSAGE(manifest.ok(), manifest.status().message());
     CHECK(manifest->updates == version - 1);
-    CHECK(sums_of(*manifest) == SumState{version - 1, {{"w", {static_cast<std::int32_t>(40 + version), 0.25f}}}, 1});
+    const SumScale scale{static_cast<std::int32_t>(40 + version), 0.25f};
+    CHECK(sums_of(*manifest) == SumState{version - 1, {{"w", scale}}, 1, {{"critic", {version, 0}}}});
   }
   checkpoint::Manifest old;
   old.stamp.step = 7;

@@ -52,8 +52,7 @@ TEST_CASE(
   spec.channels.emplace(0, ConductorChannel{PlanChannel::Kind::commit, "commit", 0,
                                             actors::ControlChannel("commit", 1, {{0, 0}},
                                                                    {slot.data(), static_cast<std::int64_t>(bytes)})});
-  spec.exponents = 3;
-  spec.closers = {0, 0};
+  spec.order = {.begun_as = {0, 1}, .closers = {0, 0}, .exponents = 3, .commits = 1};
   std::vector<FromWorker> sent;
   spec.send = [&](FromWorker m) { sent.push_back(std::move(m)); };
   spec.on_begin = [&](const BeginRun& begin) {
@@ -68,7 +67,7 @@ TEST_CASE(
   scheduler.run();
   CHECK(told == std::vector<std::string>{"exponents 40 -2 7", "begin 4"});
   caf::anon_send(conductor, SessionSays{Go{0, 4}});
-  caf::anon_send(conductor, SessionSays{CommitStep{4, 1, {0.5, 1e-3, 9, true}, {39, -2, 8}}});
+  caf::anon_send(conductor, SessionSays{CommitStep{4, 1, {{0.5, 1e-3, 9, true}}, {39, -2, 8}}});
   scheduler.run();
   CHECK(told.back() == "step 4");
   actors::Commit commit;
@@ -79,7 +78,7 @@ TEST_CASE(
   CHECK(commit.void_step);
   CHECK(std::vector<std::int32_t>(exponents, exponents + 3) == std::vector<std::int32_t>{39, -2, 8});
   REQUIRE(sent.empty());
-  const CommitStep next{5, 1, {0.5, 1e-3, 10, false}, {39, -2, 8}};
+  const CommitStep next{5, 1, {{0.5, 1e-3, 10, false}}, {39, -2, 8}};
   CommitStep few = next, beyond = next;
   few.exponents.pop_back();
   beyond.readers = 4;
@@ -119,7 +118,7 @@ TEST_CASE(
   const auto answer = [](SessionOrder& order, const ToWorker& m) { return order.check(m).message(); };
   const std::string open = "this place has not closed the step";
   {
-    SessionOrder order(0, {1, 0}, 0, {});
+    SessionOrder order({.begun_as = {0, 1}, .closers = {1, 0}});
     CHECK(answer(order, BeginRun{4, 1, {}}) == "");
     for (const std::int64_t step : {4, 5}) {
       CHECK(answer(order, Go{0, step}) == "");
@@ -129,7 +128,7 @@ TEST_CASE(
       CHECK(answer(order, commit) == "");
     }
   }
-  SessionOrder order(0, {1, 0}, 0, {});
+  SessionOrder order({.begun_as = {0, 1}, .closers = {1, 0}});
   CHECK(answer(order, BeginRun{4, 3, {}, {0}}) ==
         "the session says begin at step 4 and wants parameter 0, and the plan trains no such parameter");
   CHECK(answer(order, BeginRun{4, 3, {}}) == "");
@@ -155,7 +154,7 @@ TEST_CASE(
   caf::actor_system system(config);
   auto& scheduler = dynamic_cast<caf::scheduler::test_coordinator&>(system.scheduler());
   ConductorSpec spec;
-  spec.closers = {1};
+  spec.order = {.begun_as = {0}, .closers = {1}};
   spec.fed = {false};
   spec.square_sums = 3;
   spec.peaks = 4;
@@ -194,7 +193,7 @@ TEST_CASE("a place without actors answers at once when it is asked what it waits
   caf::actor_system system(config);
   auto& scheduler = dynamic_cast<caf::scheduler::test_coordinator&>(system.scheduler());
   ConductorSpec spec;
-  spec.closers = {0};
+  spec.order = {.begun_as = {0}, .closers = {0}};
   std::vector<FromWorker> sent;
   spec.send = [&](FromWorker m) { sent.push_back(std::move(m)); };
   auto conductor = system.spawn<Conductor>(std::move(spec));

@@ -38,6 +38,7 @@ void check_same(const Report& a, const Report& b) {
   CHECK(a.step == b.step);
   CHECK(a.microbatch == b.microbatch);
   CHECK(a.kind == b.kind);
+  CHECK(a.program == b.program);
   REQUIRE(a.values.size() == b.values.size());
   // Digests travel as the bits of doubles: whatever they are, NaNs included, they must not change.
   CHECK(a.bytes == b.bytes);
@@ -53,7 +54,9 @@ Report report() {
           {1.5, -0.0, std::numeric_limits<double>::infinity(), std::bit_cast<double>(0x7ff0000000000001ull),
            std::bit_cast<double>(0xfff8dead0000beefull), std::bit_cast<double>(0x0000000000000001ull),
            std::bit_cast<double>(~0ull)},
-          blob(77)};
+          blob(77),
+          -1,
+          3};
 }
 
 }  // namespace
@@ -118,15 +121,18 @@ TEST_CASE("every message to a worker survives the wire") {
   const auto go = to_worker(Go{2, 99});
   CHECK(go.program == 2);
   CHECK(go.step == 99);
-  const auto commit = to_worker(CommitStep{8, 5, {0.1, 3e-4, 1ll << 33, true}, {41, -7}});
+  const auto commit = to_worker(CommitStep{8, 5, {{0.1, 3e-4, 1ll << 33, true}, {1, 0, 2, false}}, {41, -7}});
   CHECK(commit.step == 8);
   CHECK(commit.readers == 5);
-  CHECK(commit.commit.grad_scale == 0.1);
-  CHECK(commit.commit.lr == 3e-4);
-  CHECK(commit.commit.update == 1ll << 33);
-  CHECK(commit.commit.void_step);
+  REQUIRE(commit.commits.size() == 2);
+  CHECK(commit.commits[0].grad_scale == 0.1);
+  CHECK(commit.commits[0].lr == 3e-4);
+  CHECK(commit.commits[0].update == 1ll << 33);
+  CHECK(commit.commits[0].void_step);
+  CHECK(commit.commits[1].update == 2);
+  CHECK_FALSE(commit.commits[1].void_step);
   CHECK(commit.exponents == std::vector<std::int32_t>{41, -7});
-  CHECK_FALSE(to_worker(CommitStep{}).commit.void_step);
+  CHECK(to_worker(CommitStep{}).commits.empty());
   const auto feed = to_worker(Feed{"prompt", 2, 11, 3, blob(64)});
   CHECK(feed.name == "prompt");
   CHECK(feed.program == 2);
@@ -281,7 +287,7 @@ TEST_CASE("10,000 corrupted control messages are each an error or a message, nev
       encode(ToWorker(PlanBytes{blob(100)})),
       encode(ToWorker(Hello{3, 1, "tcp", "eth0", {0, 5}, 0.5, true, {1, 2}})),
       encode(ToWorker(Connect{{{0, "abc"}, {1, "defg"}}})),
-      encode(ToWorker(CommitStep{8, 5, {0.1, 3e-4, 9}, {40, 41}})),
+      encode(ToWorker(CommitStep{8, 5, {{0.1, 3e-4, 9}}, {40, 41}})),
       encode(ToWorker(Feed{"prompt", 2, 11, 3, blob(64)})),
       encode(FromWorker(Closed{1, 77, {report(), report()}, 1, {{1, 2}, {3}, {{0, 4}}}})),
       encode(FromWorker(EarlyReport{3, report()})),

@@ -66,7 +66,7 @@ TEST_CASE("a new plan does not settle with a vote that comes behind the loss of 
   for (const Rank place : {1, 2}) job.hear(place, Ready{});
   const auto vote = [&](Rank place) {
     const Rank r = job.coordinator.rank_of(PlaceId{place});
-    Closed closed{plan.step_program, 3, {}, 0, planted_votes::told(plan, r, 1, 1e-3f)};
+    Closed closed{plan.step_program(), 3, {}, 0, planted_votes::told(plan, r, 1, 1e-3f)};
     if (r == 0) closed.reports.push_back({Report::Kind::loss, "loss", 3, 0, {1}});
     job.hear_in_batch(place, closed);
   };

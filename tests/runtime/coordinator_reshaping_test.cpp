@@ -10,7 +10,7 @@ void vote_all(ThreePlaces& job, std::int64_t step) {
   const Plan& plan = job.coordinator.plan();
   const auto places = job.coordinator.places();
   for (Rank r = 0; r < plan.workers(); ++r) {
-    Closed vote{plan.step_program, step, {}, 0, planted_votes::told(plan, r, 1, 1e-3f)};
+    Closed vote{plan.step_program(), step, {}, 0, planted_votes::told(plan, r, 1, 1e-3f)};
     if (r == 0) vote.reports.push_back({Report::Kind::loss, "loss", step, 0, {1}});
     job.hear(static_cast<Rank>(places[static_cast<std::size_t>(r)]), vote);
   }
@@ -187,7 +187,7 @@ TEST_CASE("a straggler is told of by its place, whatever its rank, and not while
   const auto steps = [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t step = from; step < to; ++step)
       for (Rank r = 0; r < 2; ++r) {
-        Closed vote{plan.step_program, step, {}, 0, planted_votes::told(plan, r, 1, 1e-3f)};
+        Closed vote{plan.step_program(), step, {}, 0, planted_votes::told(plan, r, 1, 1e-3f)};
         if (r == 0) vote.reports.push_back({Report::Kind::loss, "loss", step, 0, {1}});
         vote.busy_ns = places[static_cast<std::size_t>(r)] == PlaceId{2} ? 900 * ms : 300 * ms;
         job.hear(static_cast<Rank>(places[static_cast<std::size_t>(r)]), vote, step * 1000 * ms);
@@ -278,10 +278,10 @@ TEST_CASE("a change is over when all have voted in the new shape, and not before
   CHECK(job.coordinator.may_change().code() == Code::unavailable);
   CHECK(job.settled_ == 0);
   const Plan& plan = job.coordinator.plan();
-  const Closed vote{plan.step_program, 3, {}, 0, planted_votes::told(plan, 1, 1, 1e-3f)};
+  const Closed vote{plan.step_program(), 3, {}, 0, planted_votes::told(plan, 1, 1, 1e-3f)};
   job.hear(static_cast<Rank>(job.coordinator.places()[1]), vote);
   CHECK(job.settled_ == 0);
-  Closed other{plan.step_program, 3, {}, 0, planted_votes::told(plan, 0, 1, 1e-3f)};
+  Closed other{plan.step_program(), 3, {}, 0, planted_votes::told(plan, 0, 1, 1e-3f)};
   other.reports.push_back({Report::Kind::loss, "loss", 3, 0, {1}});
   job.hear(static_cast<Rank>(job.coordinator.places()[0]), other);
   REQUIRE(job.coordinator.committed() == 4);

@@ -67,7 +67,7 @@ struct TwoPlaces final : CoordinatorSink {
     for (Rank r : {0, 1}) hear(r, Ready{});
   }
   void vote(Rank r, std::int64_t step, double loss = 1) {
-    Closed c{p.step_program, step, {}, 0, told(p, r, 1, 1e-3f)};
+    Closed c{p.step_program(), step, {}, 0, told(p, r, 1, 1e-3f)};
     if (r == 0) c.reports.push_back({Report::Kind::loss, "loss", step, 0, {loss}});
     hear(static_cast<Rank>(coordinator.places()[r]), std::move(c));
   }
@@ -77,7 +77,7 @@ struct TwoPlaces final : CoordinatorSink {
       for (std::int32_t program = 0; program < std::ssize(p.programs); ++program)
         for (Rank r : {1, 0}) {
           if ((readers[v] >> program & 1) == 0) continue;
-          if (program == p.step_program) vote(r, v);
+          if (program == p.step_program()) vote(r, v);
           else hear(r, Closed{program, v, {}, 0});
         }
     REQUIRE(count<Stop>() == 2);

@@ -325,8 +325,7 @@ TEST_CASE("a plan of which some parameter is not copied is refused by its name, 
   copy->params.pop_back();
   refused(p, "parameter '" + name + "' has 0 copies; it needs 1");
   Plan both = kept_plan({{2}});
-  both.programs.push_back("copy");
-  both.program_specs.push_back({});
+  both.programs.push_back({"copy", {}, false, {}});
   refused(both, "keeps a version in slots, and copies of others");
   CompileOptions o;
   o.keeps_version = o.keeps_copies = true;

@@ -150,7 +150,7 @@ TEST_CASE(
               const Status s = totals.add(r, all.places[static_cast<std::size_t>(r)]);
               REQUIRE_MESSAGE(s.ok(), s.message());
             }
-            const auto norm = totals.norm();
+            const auto norm = totals.norm(plan->step_program());
             REQUIRE_MESSAGE(norm.ok(), norm.status().message());
             CHECK(*norm == norm_of(*plan, all.nodes));
             CHECK(all.nodes.size() == plan->params.size());
@@ -182,16 +182,16 @@ TEST_CASE("a step begins with nothing of the step before: neither its terms nor 
   std::mt19937 random(1);
   const Told all = told(*plan, random);
   for (Rank r : {0, 1}) REQUIRE(totals.add(r, all.places[static_cast<std::size_t>(r)]).ok());
-  REQUIRE(totals.norm().ok());
+  REQUIRE(totals.norm(plan->step_program()).ok());
   totals.begin_step();
-  CHECK(*totals.norm() == 0);
+  CHECK(*totals.norm(plan->step_program()) == 0);
   for (const StepTerms& t : totals.terms()) {
     CHECK(t.largest == 0);
     CHECK(t.microbatch == StepTerms::no_microbatch);
   }
   REQUIRE(totals.add(0, all.places[0]).ok());
   REQUIRE(totals.add(1, {{}, all.places[1].peaks, all.places[1].bad}).ok());
-  const auto norm = totals.norm();
+  const auto norm = totals.norm(plan->step_program());
   REQUIRE_FALSE(norm.ok());
   CHECK(norm.status().message() == "worker 1 tells of no square sums of its gradients, and other workers do of theirs");
 }

@@ -250,20 +250,26 @@ TEST_CASE("minimize on what is no loss, twice, or through an op without gradient
 }
 
 TEST_CASE(
-    "the step program is the one that minimizes, wherever it is declared; where none does, the first; minimize in a "
-    "second one is refused") {
+    "the step program is the one that minimizes, wherever it is declared; where none does, the first; two losses of a "
+    "program, and two programs that train a parameter, are refused by name") {
   Start s;
+  const Value first = s.loss(s.y);
   const auto tune = s.g.program("tune", {4, 2});
   s.g.unit("other");
   const Value x = s.g.actor("data", "u", {}, {{"u", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
   const Value loss = s.loss(s.g.op("linear", {x, s.w})[0]);
   s.g.program("last", {1, 2});
-  CHECK(s.g.step_program() == 0);
+  CHECK(s.g.is_step_program(0));
+  CHECK_FALSE(s.g.is_step_program(tune));
   s.g.minimize(loss, {});
   REQUIRE_MESSAGE(s.g.status().ok(), s.g.status().message());
-  CHECK(s.g.step_program() == tune);
-  s.g.minimize(s.y, {});
-  check_names(s.g.status(), {"minimize", "already"});
+  CHECK_FALSE(s.g.is_step_program(0));
+  CHECK(s.g.is_step_program(tune));
+  Graph again = s.g;
+  again.minimize(loss, {});
+  check_names(again.status(), {"minimize", "program 'tune' has a loss already"});
+  s.g.minimize(first, {});
+  check_names(s.g.status(), {"minimize", "trained by program 'tune', and by '" + s.g.programs()[0] + "'"});
 }
 
 TEST_CASE("an op without outputs does not disturb training") {

@@ -248,7 +248,7 @@ TEST_CASE("messages of a step are its own, however many slots let an actor begin
     REQUIRE_MESSAGE(p.ok(), p.status().message());
     double to_next_s = 0, back_s = 0;
     for (const auto& x : p->exchanges) {
-      if (x.program != p->step_program || x.rate != Rate::microbatch) continue;
+      if (x.program != p->step_program() || x.rate != Rate::microbatch) continue;
       const bool forward = p->tensors[x.moves[0].from].mesh < p->tensors[x.moves[0].to].mesh;
       (forward ? to_next_s : back_s) += 8 * static_cast<double>(x.bytes) / 1e3;
     }

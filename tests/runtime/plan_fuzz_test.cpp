@@ -26,9 +26,11 @@ class Fields {
 
   explicit Fields(Plan& p) {
     add("stages", p.stages, "pipeline", p.pipeline.kind, "chunks", p.pipeline.chunks, "ahead", p.pipeline.ahead,
-        "weights_apart", p.pipeline.weights_apart, "trains", p.trains, "step_program", p.step_program);
+        "weights_apart", p.pipeline.weights_apart);
     for (auto& stage : p.owners) list("owner", stage);
-    for (auto& s : p.program_specs) add("microbatches", s.microbatches, "samples", s.samples, "stateful", s.stateful);
+    for (auto& of : p.programs)
+      add("microbatches", of.spec.microbatches, "samples", of.spec.samples, "stateful", of.spec.stateful, "steps",
+          of.steps);
     for (auto& m : p.meshes) {
       for (auto& a : m.axes) add("axis", a.size);
       list("rank", m.ranks.edit());
@@ -46,7 +48,8 @@ class Fields {
     }
     for (auto& q : p.params) {
       path_ = q.name + ".";
-      add("share", q.share, "stored_as_share", q.stored_as_share, "tensor", q.tensor, "init", q.init, "terms", q.terms);
+      add("share", q.share, "stored_as_share", q.stored_as_share, "tensor", q.tensor, "init", q.init, "terms", q.terms,
+          "trained by", q.program);
     }
     for (auto& role : p.roles) {
       add("stage", role.stage);

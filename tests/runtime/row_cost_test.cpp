@@ -73,7 +73,7 @@ TEST_CASE("random graphs: gradient rows move no byte more than the search has ch
     REQUIRE_MESSAGE(found.ok(), found.status().message());
     Staged bytes = *staged;
     bytes.layout_costs = bytes_only();
-    bytes.plan.program_specs[0].microbatches = 1 << 30;  // the sums of parameters' gradients, once a step, are nothing
+    bytes.plan.programs[0].spec.microbatches = 1 << 30;  // the sums of parameters' gradients, once a step, are nothing
     const auto charged_for = [&](const Graph& graph) {
       const auto cost = deduce(graph, bytes, [&](std::int32_t node, std::size_t axis, const kernels::Signature& row) {
         return row == found->signatures[node][axis];

@@ -62,7 +62,7 @@ TEST_CASE("exponents go out with BeginRun and with each commit, by index of the 
   auto expected = job.begun;
   expected[down] = 50 - 12 - 2;
   CHECK(job.commits[0].exponents == expected);
-  CHECK_FALSE(job.commits[0].commit.void_step);
+  CHECK_FALSE(job.commits[0].commits.at(0).void_step);
   CHECK_FALSE(job.steps[0].void_step);
 }
 
@@ -116,12 +116,12 @@ TEST_CASE(
   CHECK(job.begun[job.index("layer0.up")] == 43);
   CHECK(job.vote().ok());
   CHECK(job.vote().ok());
-  CHECK(job.commits[0].commit.update == 4);
-  CHECK(job.commits[1].commit.update == 5);
+  CHECK(job.commits[0].commits.at(0).update == 4);
+  CHECK(job.commits[1].commits.at(0).update == 5);
   Planted old({1}, {}, 5);
   old.begin();
   CHECK(old.vote().ok());
-  CHECK(old.commits[0].commit.update == 6);
+  CHECK(old.commits[0].commits.at(0).update == 6);
 }
 
 TEST_CASE(
@@ -140,8 +140,8 @@ TEST_CASE(
     const Status s = job.vote();
     REQUIRE_MESSAGE(s.ok(), s.message());
     REQUIRE(job.commits.size() == 1);
-    CHECK(job.commits[0].commit.void_step);
-    CHECK(job.commits[0].commit.update == 1);
+    CHECK(job.commits[0].commits.at(0).void_step);
+    CHECK(job.commits[0].commits.at(0).update == 1);
     auto expected = job.begun;
     expected[job.index("layer2.down")] = 50 - 12 - 20;
     if (several) expected[job.index("layer1.up")] = 50 - 12 - 24, expected[job.index("layer0.up")] = 50 - 12 - 17;
@@ -154,10 +154,10 @@ TEST_CASE(
     job.norm = 1;
     CHECK(job.vote().ok());
     CHECK(job.commits[1].step == 1);
-    CHECK_FALSE(job.commits[1].commit.void_step);
-    CHECK(job.commits[1].commit.update == 1);  // the first
+    CHECK_FALSE(job.commits[1].commits.at(0).void_step);
+    CHECK(job.commits[1].commits.at(0).update == 1);  // the first
     CHECK(job.vote().ok());
-    CHECK(job.commits[2].commit.update == 2);
+    CHECK(job.commits[2].commits.at(0).update == 2);
   }
 }
 
@@ -227,7 +227,7 @@ TEST_CASE("a gradient is scaled to the clip only where its norm is above it") {
     job.begin();
     job.norm = norm;
     CHECK(job.vote().ok());
-    CHECK(job.commits[0].commit.grad_scale == (norm < 0.5 ? 1 : 0.5 / job.steps[0].grad_norm));
+    CHECK(job.commits[0].commits.at(0).grad_scale == (norm < 0.5 ? 1 : 0.5 / job.steps[0].grad_norm));
     CHECK((job.steps[0].grad_norm < 0.5) == (norm < 0.5));
   }
 }

@@ -81,7 +81,7 @@ Plan tally_plan(const std::vector<std::int64_t>& dp, bool trains = true, std::in
 std::vector<std::vector<double>> counts(const Plan& p, std::int64_t runs, std::uint64_t timing) {
   std::vector<std::vector<double>> out;
   SessionOptions session;
-  session.steps = p.trains ? runs : 1;
+  session.steps = p.trains() ? runs : 1;
   session.loss_divisor = 8;
   session.readers = [&](std::int64_t version) {
     return version < runs ? std::vector<std::string>{"count"} : std::vector<std::string>{};
@@ -151,7 +151,7 @@ TEST_CASE("a program with state may be the only one, on any mesh, and then nothi
       CAPTURE(tp);
       CAPTURE(dp.size());
       const Plan p = tally_plan(dp, false, tp);
-      CHECK_FALSE(p.trains);
+      CHECK_FALSE(p.trains());
       CHECK(local_plan(p, 0)->memory.optimizer == 0);
       CHECK(counts(p, 1, 5) == expected(1));
     }
@@ -183,7 +183,7 @@ TEST_CASE("an op with state in a program that may run at several places is refus
   check_refused(compile_over(graph(true, false), {1}).status(),
                 {"'in.tally'", "(tally)", "program 'count'", "ProgramSpec::stateful"});
   Plan p = tally_plan({2});
-  p.program_specs[p.program("count")].stateful = false;
+  p.programs[p.program("count")].spec.stateful = false;
   check_refused(verify(p), {"'" + keeper(p).name + "'", "'count' is not stateful"});
   for (auto& a : p.roles[0].actors) {  // nor when the plan does not tell
     a.op_state_bytes = 0;
@@ -237,7 +237,7 @@ TEST_CASE("a plan without room for an op's state, or with two in one place, is r
 TEST_CASE("a stateful program of a million microbatches is verified by a game of some of them: it finds a deadlock") {
   for (const bool trains : {false, true}) {
     Plan p = tally_plan({1, 1}, trains);
-    p.program_specs[p.program("count")].microbatches = microbatches_max;  // a game of all takes ten seconds
+    p.programs[p.program("count")].spec.microbatches = microbatches_max;  // a game of all takes ten seconds
     const std::clock_t begin = std::clock();
     const Status v = verify(p);
     CHECK_MESSAGE(v.ok(), v.message());
@@ -248,7 +248,7 @@ TEST_CASE("a stateful program of a million microbatches is verified by a game of
 #endif
   }
   Plan p = tally_plan({1, 1}, false);
-  p.program_specs[p.program("count")].microbatches = microbatches_max;
+  p.programs[p.program("count")].spec.microbatches = microbatches_max;
   for (auto& c : p.roles[1].channels)
     if (c.kind == PlanChannel::Kind::parameter) c.initial = false;
   check_refused(verify(p), {"deadlock", "'count'"});
@@ -259,7 +259,7 @@ TEST_CASE(
     "begins to wait for reports: a deadlock that only a feed that waits has is found, and none where it never waits") {
   constexpr std::int64_t all = 300;  // more than the verifier plays, and few enough for a game of all
   Plan good = tally_plan({1}, false);
-  good.program_specs[good.program("count")].microbatches = all;
+  good.programs[good.program("count")].spec.microbatches = all;
   PlanRole& role = good.roles[0];
   for (auto& c : role.channels)
     if (c.kind == PlanChannel::Kind::feed) c.after = "sum";
@@ -300,10 +300,10 @@ TEST_CASE("a stateful program is not trained, and runs in order") {
   g.minimize(g.op("mse_loss", {x, x}, {{"scale", 1.0 / 8}})[0], {});
   check_refused(g.status(), {"program 'train' is stateful"});
   Plan p = tally_plan({2});
-  p.program_specs[0].stateful = p.program_specs[0].sequential = true;
+  p.programs[0].spec.stateful = p.programs[0].spec.sequential = true;
   check_refused(verify(p), {"program 'train' is stateful"});
   p = tally_plan({2});
-  p.program_specs[p.program("count")].sequential = false;
+  p.programs[p.program("count")].spec.sequential = false;
   check_refused(verify(p), {"program 'count' is stateful, and not sequential"});
 }
 

@@ -21,11 +21,11 @@ auto content(const Plan& p) {
   std::vector<std::tuple<std::string, Rate, Collective, std::int64_t>> exchanges;
   for (const auto& role : p.roles) {
     for (const auto& a : role.actors)
-      actors.emplace_back(role.stage, a.kind, a.exchange >= 0 ? "" : a.name, p.programs[a.program], a.rate, a.priority,
-                          a.pass, a.takes_turns, a.closes_step, a.cost_s);
+      actors.emplace_back(role.stage, a.kind, a.exchange >= 0 ? "" : a.name, p.programs[a.program].name, a.rate,
+                          a.priority, a.pass, a.takes_turns, a.closes_step, a.cost_s);
     for (const auto& c : role.channels) channels.emplace_back(role.stage, c.kind, c.rate, c.slots, c.bytes);
   }
-  for (const auto& x : p.exchanges) exchanges.emplace_back(p.programs[x.program], x.rate, x.collective, x.bytes);
+  for (const auto& x : p.exchanges) exchanges.emplace_back(p.programs[x.program].name, x.rate, x.collective, x.bytes);
   std::sort(actors.begin(), actors.end());
   std::sort(channels.begin(), channels.end());
   std::sort(exchanges.begin(), exchanges.end());
@@ -46,9 +46,9 @@ void check_same(const Graph& usual_order, const Graph& other_order, const Compil
   const auto usual = compile(usual_order, o), other = compile(other_order, o);
   REQUIRE_MESSAGE(usual.ok(), usual.status().message());
   REQUIRE_MESSAGE(other.ok(), other.status().message());
-  CHECK(usual->programs[usual->step_program] == "train");
-  CHECK(other->programs[other->step_program] == "train");
-  CHECK(other->step_program == 1);
+  CHECK(usual->programs[usual->step_program()].name == "train");
+  CHECK(other->programs[other->step_program()].name == "train");
+  CHECK(other->step_program() == 1);
   CHECK(content(*usual) == content(*other));
   CHECK(played(*usual) == played(*other));
 }
@@ -88,20 +88,34 @@ TEST_CASE("random graphs: gradient ops take the same rows whether evaluation is 
 TEST_CASE("a step program that is none of the plan, has no optimizer or only reads versions is refused") {
   const Plan good = good_plan();
   const auto refuse = [](Plan p, std::int32_t step, const std::vector<std::string>& names) {
-    p.step_program = step;
+    PlanProgram& train = p.programs[static_cast<std::size_t>(p.step_program())];
+    PlanProgram& other = p.programs[static_cast<std::size_t>(step)];
+    std::swap(train.steps, other.steps);
+    std::swap(train.optimizer, other.optimizer);
+    for (auto& param : p.params) param.program = step;
     check_refused(p, names);
   };
-  const auto programs = static_cast<std::int32_t>(good.programs.size());
-  for (const std::int32_t step : {-1, programs, 4711})
-    refuse(good, step, {"step program has index " + std::to_string(step), std::to_string(programs) + " programs"});
+  Plan none = good;
+  none.programs[0].steps = false;
+  check_refused(none, {"0 programs of the plan run once a step"});
+  Plan still = good;
+  still.programs[0].optimizer.reset();
+  still.programs[1].steps = true;
+  check_refused(still, {"2 programs of the plan run once a step"});
+  Plan half = good;
+  half.programs[1].steps = true;
+  check_refused(half, {"program 'evaluate' runs once a step and has no optimizer"});
+  half = good;
+  half.programs[1].optimizer.emplace();
+  check_refused(half, {"program 'evaluate' has an optimizer and does not run once a step"});
   refuse(good, good.program("evaluate"), {"reduces the gradient", "outside of the step program"});
   refuse(good_plan({1}), good.program("evaluate"), {"update' belongs to program 'train', where there is no update"});
-  refuse(good, good.program("digest"), {"step program is 'digest'", "only reads versions"});
+  refuse(good, good.program("digest"), {"program 'digest' runs once a step", "only reads versions"});
 }
 
 TEST_CASE(
     "SO-2 (steps): steps of the step program go ahead of the commits, whatever its index, and those of others do not") {
-  SessionOrder order(1, {1, 1}, 0, {});
+  SessionOrder order({.step_program = 1, .begun_as = {0, 1}, .closers = {1, 1}});
   const auto takes = [&](const ToWorker& m) { return order.check(m).ok(); };
   CHECK(takes(BeginRun{4, 0b10, {}}));
   CHECK(takes(Go{1, 4}));
@@ -141,4 +155,24 @@ TEST_CASE("a graph that declares evaluation before training trains and evaluates
         CHECK(b->run.steps[i].grad_norm == a->run.steps[i].grad_norm);
       }
     }
+}
+
+TEST_CASE(
+    "SO-2 (steps), SO-3 (other programs): of two programs that train the first is begun, and a commit is of both") {
+  SessionOrder order({.begun_as = {0, 0, 2}, .closers = {2, 0, 1}, .exponents = 3, .commits = 2});
+  const auto said = [&](const ToWorker& m) { return order.check(m).message(); };
+  const auto says = [&](const ToWorker& m, const std::string& text) {
+    const std::string message = said(m);
+    CHECK_MESSAGE(message.find(text) != std::string::npos, message);
+  };
+  CHECK(said(BeginRun{4, 0b111, {1, 2, 3}}).empty());
+  says(Go{1, 4}, "it begins with program 0");
+  CHECK(said(Go{0, 4}).empty());
+  order.closed(4);
+  const std::vector<actors::Commit> both(2);
+  says(CommitStep{4, 0b011, both, {1, 2, 3}}, "a program that reads version 4 has not begun");
+  CHECK(said(Go{2, 4}).empty());
+  says(CommitStep{4, 0b011, {{}}, {1, 2, 3}}, "commit of step 4 of 1 programs, and 2 of the plan train");
+  says(CommitStep{4, 0b011, std::vector<actors::Commit>(3), {1, 2, 3}}, "of 3 programs");
+  CHECK(said(CommitStep{4, 0b011, both, {1, 2, 3}}).empty());
 }

@@ -163,7 +163,7 @@ struct ThreePlaces : CoordinatorSink {
   }
   void all_hold(const Versions& versions) { holds = {{0, versions}, {1, versions}, {2, versions}}; }
   Closed vote_of(Rank r, std::int64_t step) const {
-    Closed c{p.step_program, step, {}, 0, planted_votes::told(p, r, 1, 1e-3f)};
+    Closed c{p.step_program(), step, {}, 0, planted_votes::told(p, r, 1, 1e-3f)};
     if (r == 0) c.reports.push_back({Report::Kind::loss, "loss", step, 0, {1}});
     return c;
   }

@@ -197,3 +197,22 @@ TEST_CASE("a job that repeats nothing tells everything at once") {
   s.on_closed("evaluate", 4, {});
   CHECK(app.heard == Heard{"step 3", "evaluate 4"});
 }
+
+TEST_CASE("a repeated step is compared for each program that trains, and one that is void for any of them is counted") {
+  for (const bool same : {true, false}) {
+    Application app;
+    ToldOnce told(app.options(), true);
+    const SessionOptions s = told.options();
+    StepResult step = result(3);
+    step.others.push_back({.program = "critic", .loss = 5, .grad_norm = 6, .lr = 0, .void_step = true});
+    s.on_step(step);
+    s.on_step(result(4));
+    CHECK(told.void_steps() == 1);
+    told.go_on_from(3);
+    if (!same) step.others[0].loss = 5.5;
+    s.on_step(step);
+    told.tell_all();
+    CHECK(told.contradiction().ok() == same);
+    if (!same) CHECK(told.contradiction().message().starts_with("step 3 of program 'critic', which is repeated, has"));
+  }
+}

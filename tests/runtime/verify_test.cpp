@@ -235,8 +235,7 @@ TEST_CASE("a tensor of more bytes than 64 bits count is refused by its name: a p
 
 TEST_CASE("a program in which no actor closes a step is refused by its name: the session would wait for it for ever") {
   Plan p = good_plan({1});
-  p.programs.push_back("idle");
-  p.program_specs.push_back({});
+  p.programs.push_back({"idle", {}, false, {}});
   check_refused(p, {"program 'idle' has no actor"});
   Graph g(ops());
   g.program("first", {});
