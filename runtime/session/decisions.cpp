@@ -121,6 +121,10 @@ Status Decisions::feed_more(std::int32_t program) {
       const auto free = channel.after.empty() ? all
                                               : static_cast<std::int32_t>(std::min<std::int64_t>(all, channel.at_once));
       while (f.sent < free && untaken + f.untaken.size() < feed_window) TROUPE_TRY(feed_one(f, at->first, nullptr));
+      while (f.sent >= free && !f.reports.empty() && f.reports.begin()->first == f.sent - 1) {
+        const auto last = f.reports.extract(f.reports.begin());
+        TROUPE_TRY(feed_one(f, at->first, &last.mapped()));
+      }
       if (f.sent < all) break;
       untaken += f.untaken.size();
     }
@@ -139,11 +143,13 @@ Status Decisions::reported(ProgramStep step, const Report& report) {
   const auto it = open_.find(begun(step));
   if (it == open_.end())
     return Status(Code::internal, fmt::format("report '{}' is of step {}, which is not open", report.name, step.step));
-  for (auto& f : it->second.feeds)
-    if (const PlanChannel& c = *f.feed.channel; c.program == step.program && c.after == report.name &&
-                                                f.sent >= c.at_once && f.sent - 1 == report.microbatch &&
-                                                f.sent < microbatches(step.program))
-      TROUPE_TRY(feed_one(f, it->first, &report));
+  for (auto& f : it->second.feeds) {
+    const PlanChannel& c = *f.feed.channel;
+    const std::int64_t next = std::int64_t{report.microbatch} + 1;
+    if (c.program == step.program && c.after == report.name && next >= c.at_once && next >= f.sent &&
+        next < microbatches(c.program))
+      f.reports.try_emplace(report.microbatch, report);
+  }
   return it->second.feeds.empty() ? Status{} : feed_more(it->first.program);
 }
 
@@ -210,7 +216,8 @@ void Decisions::append_state(std::vector<std::int64_t>& out) const {
     out.insert(out.end(), {step.program, step.step, open.missing});
     out.insert(out.end(), open.closed.begin(), open.closed.end());
     for (const auto& f : open.feeds) {
-      out.insert(out.end(), {f.sent, std::ssize(f.untaken)});
+      out.insert(out.end(), {f.sent, std::ssize(f.untaken), std::ssize(f.reports)});
+      for (const auto& [microbatch, report] : f.reports) out.push_back(microbatch);
       for (const auto& [microbatch, voters] : f.untaken) {
         out.insert(out.end(), {microbatch, std::ssize(voters)});
         out.insert(out.end(), voters.begin(), voters.end());

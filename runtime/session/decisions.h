@@ -128,6 +128,9 @@ class Decisions {
     PlanFeed feed;
     std::int32_t sent = 0;                                   ///< microbatches
     std::map<std::int32_t, std::set<std::int32_t>> untaken;  ///< by microbatch sent: voters that have not taken it
+    /// By microbatch: reports that it waits for, whose next microbatch has not been sent. Of several places one may be
+    /// ahead of those that run the microbatches before.
+    std::map<std::int32_t, actors::Report> reports;
   };
   struct Open {
     std::vector<bool> closed;  ///< by voter
@@ -145,7 +148,8 @@ class Decisions {
   std::int32_t microbatches(std::int32_t program) const {
     return static_cast<std::int32_t>(plan_.programs[static_cast<std::size_t>(program)].spec.microbatches);
   }
-  /// Sends the microbatches of a program's feeds that wait for no report, one step after the other, within the window.
+  /// Sends the microbatches of a program's feeds that wait for no report, one step after the other, within the window;
+  /// and those whose reports have come.
   Status feed_more(std::int32_t program);
   Status feed_one(Fed& fed, ProgramStep step, const actors::Report* last);
 

@@ -468,8 +468,10 @@ TEST_CASE(
     }
     return g;
   };
-  const auto told = [&](const std::vector<std::string>& names, std::uint64_t seed) {
-    const Plan p = compiled(build(names), one_place());
+  const auto told = [&](const std::vector<std::string>& names, std::uint64_t seed, std::int64_t dp = 1) {
+    CompileOptions o = one_place();
+    o.stages = stage_meshes({dp});
+    const Plan p = compiled(build(names), o);
     std::map<std::string, std::vector<double>> losses;
     std::set<std::tuple<std::string, std::int64_t, std::int32_t>> asked;
     SessionOptions session;
@@ -496,5 +498,58 @@ TEST_CASE(
   };
   auto alone = told({"one"}, 0);
   alone.merge(told({"two"}, 0));
-  for (const std::uint64_t seed : {0, 6}) CHECK(told({"one", "two"}, seed) == alone);
+  for (const std::uint64_t seed : {0, 6})
+    for (const std::int64_t dp : {1, 2}) CHECK(told({"one", "two"}, seed, dp) == alone);
+}
+
+TEST_CASE(
+    "a feed that waits for a report of an actor that does not wait for the feed goes on, whichever place is ahead") {
+  class Tells final : public actors::UserActor {
+   public:
+    Status act(actors::UserCall& call) override {
+      call.report("told", {static_cast<double>(call.microbatch)});
+      return {};
+    }
+  };
+  class Sink final : public actors::UserActor {
+   public:
+    Status act(actors::UserCall&) override { return {}; }
+  };
+  actors::UserActorSet set = actor_set();
+  set["tells"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+    return std::unique_ptr<actors::UserActor>(std::make_unique<Tells>());
+  };
+  set["sink"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+    return std::unique_ptr<actors::UserActor>(std::make_unique<Sink>());
+  };
+  for (const std::int64_t dp : {1, 2, 3})
+    for (const std::int64_t at_once : {1, 3}) {
+      CAPTURE(dp);
+      CAPTURE(at_once);
+      Graph g(ops());
+      g.program("train", {6, 1});
+      g.unit("all");
+      const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {1, 4}}}}, {{"stream", std::string("x")}})[0];
+      g.actor("tells", "tells", {x}, {}, {{"reports", std::string("told")}});
+      g.actor("sink", "sink", {g.feed("f", {DType::f32, {1, 4}}, "told", at_once)}, {});
+      const Value w = g.param("w", {4, 4}, Init::normal(0.1f));
+      g.minimize(g.op("mse_loss", {g.op("linear", {x, w})[0], x})[0], {});
+      CompileOptions o;
+      o.stages = stage_meshes({dp});
+      const Plan p = compiled(g, o);
+      for (const std::uint64_t seed : {0, 1, 2, 3, 4, 5}) {
+        std::vector<std::pair<std::int32_t, std::int32_t>> fed;  // and what each has waited for
+        SessionOptions session;
+        session.steps = 2;
+        session.feed = [&](const std::string&, std::int64_t, std::int32_t microbatch, const Report* last) {
+          fed.emplace_back(microbatch, last != nullptr ? last->microbatch : -1);
+          return std::vector<std::byte>(16);
+        };
+        REQUIRE(simulate_job(p, ops(), set, session, {.seed = seed}).job.status.ok());
+        std::vector<std::pair<std::int32_t, std::int32_t>> expected;
+        for (int step = 0; step < 2; ++step)
+          for (std::int32_t m = 0; m < 6; ++m) expected.emplace_back(m, m < at_once ? -1 : m - 1);
+        CHECK(fed == expected);
+      }
+    }
 }
