@@ -7,20 +7,46 @@
 
 namespace troupe::kernels {
 
+// Of each op a graph names: inputs, attributes in braces, outputs. f32 where nothing is said; shapes are those of a
+// microbatch. What gradients are made of, and what is exact of each, is at the beginning of kernels/NAME.cpp.
+
+/// embedding(tokens i32 (B, T), weight (V, C)){unit} -> rows of weight (B, T, C); zeros for a token below 0
 std::vector<OpDef> embedding_ops();
+/// linear(x (..., K), w (N, K)) -> x w^T (..., N)
 std::vector<OpDef> linear_ops();
+/// rmsnorm(x (..., C), w (C)){eps} -> x / sqrt(mean(x^2) + eps) * w, 1 / that root (...)
 std::vector<OpDef> rmsnorm_ops();
+/// rope(x (B, T, H D)){head_dim: D, theta, inverse, unit} -> x rotated by its index along dim 1;
+/// rope_at(x (B, T, H D), position i32 (1)){...}: by that index plus the position
 std::vector<OpDef> rope_ops();
+/// attention(q (B, T, H D), k (B, T, KV D), v (B, T, KV D)){head_dim: D} -> o (B, T, H D), lse (B, T, H): causal, scale
+/// 1 / sqrt(D)
 std::vector<OpDef> attention_ops();
+/// attention_cached(q (1, 1, H D), k (1, 1, KV D), v (1, 1, KV D), position i32 (1)){head_dim: D, window} -> o: of one
+/// token, to itself and to those before, whose keys and values the op keeps
 std::vector<OpDef> attention_cached_ops();
+/// swiglu(gate, up) -> silu(gate) * up
 std::vector<OpDef> swiglu_ops();
+/// accumulate(x) -> x: a gradient as a term of its sum; autodiff adds it
 std::vector<OpDef> accumulate_ops();
+/// add(a, b) -> a + b
 std::vector<OpDef> add_ops();
+/// relu(x) -> max(x, 0)
 std::vector<OpDef> relu_ops();
+/// bias_add(x (..., N), b (N)) -> x + b
 std::vector<OpDef> bias_ops();
+/// dropout(x){p, rng} -> x / (1 - p) with probability 1 - p, else 0
 std::vector<OpDef> dropout_ops();
+/// lm_head_stats(x (B, T, C), w (V, C), targets i32 (B, T)){groups} -> stats;
+/// lm_head_loss(stats, x, w, targets){groups, scale} -> the sum over rows of -log softmax(x w^T)[target], f64 (1), and
+/// lse (B, T); rows with a target below 0 count for nothing; the gradient is that of scale times the sum
 std::vector<OpDef> lm_head_loss_ops();
+/// softmax_cross_entropy(logits (..., V), targets i32 (...)){scale} -> the sum over rows of
+/// -log softmax(logits)[target], f64 (1), lse (...); rows with a target below 0 count for nothing; the gradient is that
+/// of scale times the sum
 std::vector<OpDef> softmax_cross_entropy_ops();
+/// mse_loss(y, target){scale} -> the sum of (y - target)^2, f64 (1); the gradient is that of scale times the sum:
+/// 2 scale (y - target)
 std::vector<OpDef> mse_loss_ops();
 
 /// Returns the unit in which a model axis splits a table of `vocabulary` rows: u = ceil(vocabulary / groups), the rows
