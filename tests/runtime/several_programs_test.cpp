@@ -553,3 +553,35 @@ TEST_CASE(
       }
     }
 }
+
+TEST_CASE("two models train on places of their own, each as wide as it likes, with the bits that each has alone") {
+  Graph g(ops());
+  for (Net net : {small, large}) {
+    net.units = "of_" + net.name + ".";
+    add_net(g, net);
+  }
+  std::map<std::string, Trained> alone;
+  for (const Net& net : {small, large}) alone[net.name] = train_net(compiled(nets({net}), one_place()), net, 3);
+  const auto stages = [&](const std::vector<std::int32_t>& of_small, const std::vector<std::int32_t>& of_large) {
+    std::vector<std::int32_t> out;
+    for (const std::string& unit : g.units())
+      out.push_back((unit.starts_with("of_small") ? of_small : of_large)[unit.ends_with("second") ? 1 : 0]);
+    return out;
+  };
+  struct Case {
+    std::vector<std::int64_t> dp;
+    std::vector<std::int32_t> of_unit;
+  };
+  for (const Case& c : {Case{{3, 2}, stages({0, 0}, {1, 1})}, Case{{2, 3, 1}, stages({0, 0}, {1, 2})},
+                        Case{{1, 1, 2, 2}, stages({2, 0}, {1, 3})}})
+    for (const std::int32_t zero : {0, 1, 2}) {
+      CompileOptions o;
+      o.stages = stage_meshes(c.dp);
+      o.stage_of_unit = c.of_unit;
+      o.zero = zero;
+      o.keeps_version = zero == 1;
+      o.seed = 7;
+      const Plan p = compiled(g, o);
+      for (const Net& net : {small, large}) check_same(train_net(p, net, 3, {.seed = 2}), alone[net.name]);
+    }
+}

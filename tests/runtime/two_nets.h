@@ -15,6 +15,7 @@ struct Net {
   std::string name;
   std::int64_t microbatches, samples, width, hidden;
   float decay;
+  std::string units;  ///< begins the names of its units
 };
 inline const Net small{"small", 4, 2, 12, 8, 0.0f}, large{"large", 6, 3, 24, 40, 0.1f};
 
@@ -23,7 +24,7 @@ inline void add_net(Graph& g, const Net& net) {
   g.program(own, {net.microbatches, net.samples});
   Value x = -1;
   for (const char* layer : {"first", "second"}) {
-    g.unit(layer);  // both nets have parts of the same units
+    g.unit(net.units + layer);  // where it is empty, both nets have parts of the same units
     if (x < 0)
       x = g.actor("data", own + ".x", {}, {{"x", {DType::f32, {net.samples, net.width}}}}, {{"stream", own + ".x"}})[0];
     const std::string name = own + "." + layer;
