@@ -147,7 +147,14 @@ std::vector<std::string> state_differences(const Manifest& a, const Manifest& b)
   if (updates(a) != updates(b)) lines.push_back(fmt::format("updates: {} and {}", updates(a), updates(b)));
   if (a.void_steps != b.void_steps)
     lines.push_back(fmt::format("void steps in a row: {} and {}", a.void_steps, b.void_steps));
-  if (a.programs != b.programs) lines.push_back("updates or void steps of programs");
+  const auto programs = [](const Manifest& m) {
+    std::string text;
+    for (const auto& p : m.programs)
+      text += fmt::format("{}{} {} and {}", text.empty() ? "" : ", ", p.program, p.updates, p.void_steps);
+    return text.empty() ? std::string("none") : text;
+  };
+  if (a.programs != b.programs)
+    lines.push_back(fmt::format("updates and void steps of programs: {}; {}", programs(a), programs(b)));
   std::set<std::string> parameters;
   for (const auto& [x, y] : {std::pair(&a, &b), std::pair(&b, &a)})
     for (const auto& e : x->exponents)

@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "runtime/verify/verify.h"
+#include "tests/runtime/compiled.h"
 #include "tests/runtime/mlp.h"
 
 namespace mlp {
@@ -58,14 +58,6 @@ inline SessionOptions session_of(std::int64_t steps, std::vector<std::string> pa
   return session;
 }
 
-inline Plan compiled(const Graph& g, const CompileOptions& o) {
-  auto p = compile(g, o);
-  REQUIRE_MESSAGE(p.ok(), p.status().message());
-  const Status s = verify(*p);
-  REQUIRE_MESSAGE(s.ok(), s.message());
-  return *std::move(p);
-}
-
 struct Trained {
   std::vector<std::array<double, 3>> steps;  ///< loss, norm, learning rate
   std::map<std::string, FinalParameter> parameters;
@@ -107,7 +99,7 @@ inline void check_same(const Trained& one, const Trained& other) {
   }
 }
 
-inline std::vector<CompileOptions> meshes() {
+inline std::vector<CompileOptions> meshes_of_nets() {
   std::vector<CompileOptions> out;
   const auto add = [&](const std::vector<std::int64_t>& dp, std::int64_t tp, std::int32_t zero) {
     CompileOptions o;

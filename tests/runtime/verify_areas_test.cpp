@@ -5,6 +5,7 @@
 
 #include "runtime/place/lifetimes.h"
 #include "runtime/simulate/token_game.h"
+#include "tests/runtime/compiled.h"
 #include "tests/runtime/planted.h"
 
 using namespace planted;
@@ -45,11 +46,7 @@ Plan made(const Case& c, std::int64_t layers = 5) {
   o.zero = c.zero;
   o.pipeline = c.pipeline;
   o.seed = 7;
-  auto p = compile(graph(ops(), s), o);
-  REQUIRE_MESSAGE(p.ok(), p.status().message());
-  const Status ok = verify(*p);
-  REQUIRE_MESSAGE(ok.ok(), ok.message());
-  return *std::move(p);
+  return compiled(graph(ops(), s), o);
 }
 
 /// A tenant of a role, and how to put it into an area.
