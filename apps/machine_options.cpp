@@ -28,7 +28,8 @@ CLI::Option* store_options(CLI::App& command, runtime::StoreOptions& store) {
   const auto add = [&](const char* name, std::string& value, const char* what) {
     command.add_option(name, value, what)->needs(url)->check(not_empty("a value"));
   };
-  add("--store-run", store.job, "what the run is called there (default: the name of its output folder)");
+  add("--store-run", store.job,
+      "what the run is called there (default: the name of its output folder; of an agent: none)");
   add("--store-ca", store.ca_file,
       "file with the authorities that sign the store's certificate (default: the system's)");
   add("--store-cert", store.cert_file, "this process's certificate for the store (default: none)");

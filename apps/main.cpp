@@ -123,7 +123,7 @@ CLI::App& add_ckpt(CLI::App& cli, troupe::ckpt::Arguments& a, int (*&run)(const 
   add("show", "Print a manifest as JSON, or one tensor of it with its extents", show_command, one)
       ->add_option("tensor", a.tensor, "a tensor's name");
   add("verify", "Read everything and check every block", verify_command, one);
-  add("diff", "Compare two checkpoints, tensor by tensor", diff_command, one)
+  add("diff", "Compare two checkpoints: tensors, updates, exponents", diff_command, one)
       ->add_option("other", a.other, "the second one, named in the same way")
       ->required();
   auto* prune = add("prune", "Remove old checkpoints of a folder", prune_command,
@@ -205,7 +205,8 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   CLI::App cli("Troupe trains language models as graphs of actors.", "troupe");
   cli.require_subcommand(1);
   cli.set_version_flag("--version", TROUPE_VERSION);
-  auto* train = cli.add_subcommand("train", "Train a language model on this machine, one worker process per place");
+  auto* train = cli.add_subcommand(
+      "train", "Train a language model, one worker process per place, on this machine or on several");
   common(*train, a)->required(false);
   auto* resume = checkpoint_options(*train, a);
   train->add_option("--data", a.data, "training text: plain, .gz or .dz (no default)");
@@ -246,9 +247,9 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   auto* plan = cli.add_subcommand("plan", "Show the plan: actors, channels, boxings, memory, predicted times");
   common(*plan, a);
   troupe::known_machine_options(*plan, a);
-  plan->add_option("--guard-every", a.guard_every, "as for train (default: auto)")->check([](const std::string& text) {
-    return troupe::lm::check_guard_every(text).message();
-  });
+  plan->add_option("--guard-every", a.guard_every,
+                   "as for train with --recovery slots, on the machines of --nodes (default: auto)")
+      ->check([](const std::string& text) { return troupe::lm::check_guard_every(text).message(); });
   plan->add_option("--dot", a.dot, "also write the plan as a Graphviz file (default: none)")
       ->check(troupe::not_empty("the name of a file"));
   auto* sim = cli.add_subcommand("sim", "Simulate a step: order, makespan, bubble");

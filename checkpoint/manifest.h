@@ -93,7 +93,7 @@ struct TrainingState {
   std::int64_t updates = -1;             ///< that the parameters have had; -1: as many as steps
   std::vector<SumExponent> exponents;    ///< by parameter; a parameter without one begins as in a new run
   std::int32_t void_steps = 0;           ///< in a row, the last of which made this version
-  std::vector<ProgramUpdates> programs;  ///< by name, where several train; the two numbers above are of the first
+  std::vector<ProgramUpdates> programs;  ///< in the order of their names, where several train: see FORMAT.md
   bool operator==(const TrainingState&) const = default;
 };
 

@@ -7,12 +7,14 @@
 
 namespace troupe::kernels {
 
-// Of each op a graph names: inputs, attributes in braces, outputs. f32 where nothing is said; shapes are those of a
-// microbatch. What gradients are made of, and what is exact of each, is at the beginning of kernels/NAME.cpp.
+// Of each op that a graph names: inputs, attributes in braces, outputs. f32 where nothing is said; shapes are those of
+// a microbatch. No value depends on the attributes with "unit" in their names, which say what a model axis keeps
+// together: `unit` rows of an embedding's table, elements of the last dim elsewhere (a head, say), 1 by default; of
+// linear, where `in_unit` is that of K, `subunit` and `in_subunit` are smaller ones that an axis may divide too.
 
 /// embedding(tokens i32 (B, T), weight (V, C)){unit} -> rows of weight (B, T, C); zeros for a token below 0
 std::vector<OpDef> embedding_ops();
-/// linear(x (..., K), w (N, K)) -> x w^T (..., N)
+/// linear(x (..., K), w (N, K)){unit, subunit, in_unit, in_subunit} -> x w^T (..., N)
 std::vector<OpDef> linear_ops();
 /// rmsnorm(x (..., C), w (C)){eps} -> x / sqrt(mean(x^2) + eps) * w, 1 / that root (...)
 std::vector<OpDef> rmsnorm_ops();
@@ -25,17 +27,17 @@ std::vector<OpDef> attention_ops();
 /// attention_cached(q (1, 1, H D), k (1, 1, KV D), v (1, 1, KV D), position i32 (1)){head_dim: D, window} -> o: of one
 /// token, to itself and to those before, whose keys and values the op keeps
 std::vector<OpDef> attention_cached_ops();
-/// swiglu(gate, up) -> silu(gate) * up
+/// swiglu(gate, up){unit} -> silu(gate) * up
 std::vector<OpDef> swiglu_ops();
-/// accumulate(x) -> x: a gradient as a term of its sum; autodiff adds it
+/// accumulate(x){unit} -> x: a gradient as a term of its sum; autodiff adds it
 std::vector<OpDef> accumulate_ops();
-/// add(a, b) -> a + b
+/// add(a, b){unit} -> a + b
 std::vector<OpDef> add_ops();
-/// relu(x) -> max(x, 0)
+/// relu(x){unit} -> max(x, 0)
 std::vector<OpDef> relu_ops();
-/// bias_add(x (..., N), b (N)) -> x + b
+/// bias_add(x (..., N), b (N)){unit} -> x + b
 std::vector<OpDef> bias_ops();
-/// dropout(x){p, rng} -> x / (1 - p) with probability 1 - p, else 0
+/// dropout(x){p, rng, unit} -> x / (1 - p) with probability 1 - p, else 0
 std::vector<OpDef> dropout_ops();
 /// lm_head_stats(x (B, T, C), w (V, C), targets i32 (B, T)){groups} -> stats;
 /// lm_head_loss(stats, x, w, targets){groups, scale} -> the sum over rows of -log softmax(x w^T)[target], f64 (1), and
@@ -45,7 +47,7 @@ std::vector<OpDef> lm_head_loss_ops();
 /// -log softmax(logits)[target], f64 (1), lse (...); rows with a target below 0 count for nothing; the gradient is that
 /// of scale times the sum
 std::vector<OpDef> softmax_cross_entropy_ops();
-/// mse_loss(y, target){scale} -> the sum of (y - target)^2, f64 (1); the gradient is that of scale times the sum:
+/// mse_loss(y, target){scale, unit} -> the sum of (y - target)^2, f64 (1); the gradient is that of scale times the sum:
 /// 2 scale (y - target)
 std::vector<OpDef> mse_loss_ops();
 

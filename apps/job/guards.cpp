@@ -75,6 +75,13 @@ GuardChoice choose_guards(const JobArguments& a, const Plan& plan, double step_s
   out.window_most = 2 * steps_of(time.whole_s) - 1;
   const std::int64_t every = steps_of(time.work_s / guard_share);
   out.within = a.guard_every == "auto" ? every + std::min(every - 1, out.window_most) + 1 : number_in(a.guard_every);
+  if (out.within >= steps) {  // the first one after that of the first version would be of use behind the last step
+    GuardChoice none;
+    if (a.guard_every != "auto")
+      none.warning = fmt::format("--guard-every {} has no effect: the run has {} to do", a.guard_every,
+                                 counted(steps, "step"));
+    return none;
+  }
   if (!needs_guards(plan, machines)) {  // but other machines may have to take the workers
     if (a.guard_every != "auto")
       out.warning = fmt::format(
@@ -82,9 +89,6 @@ GuardChoice choose_guards(const JobArguments& a, const Plan& plan, double step_s
           a.guard_every);
     return out;
   }
-  if (a.guard_every != "auto" && out.within >= steps)
-    out.warning = fmt::format("--guard-every {} has no effect: the run has {} in all", a.guard_every,
-                              counted(steps, "step"));
   std::int64_t bytes = 0;
   for (Rank r = 0; r < plan.workers(); ++r) bytes = std::max(bytes, layout.bytes(r));
   const GuardRule rule = guard_within(out.within, out.window_most);

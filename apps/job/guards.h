@@ -22,7 +22,7 @@ Status check_guard_every(const std::string& text);
 
 /// `auto` takes the fewest steps with which guards take at most a fiftieth of the time of a place, by the costs of the
 /// plan and `step_s`, its predicted step: where its processors have no time to spare, what copies and sends a guard
-/// takes it from the steps. `steps`: those of the run.
+/// takes it from the steps. `steps`: those that the run has to do; where a loss may repeat as many, nothing is guarded.
 /// REQUIRES: check_guard_every has accepted a.guard_every; the plan's costs know its machines.
 GuardChoice choose_guards(const JobArguments& a, const runtime::Plan& plan, double step_s, std::int64_t steps);
 

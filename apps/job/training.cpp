@@ -213,7 +213,8 @@ Status Training::take_plan(Plan plan, std::string text) {
   ahead_ = std::move(text);
   TROUPE_TRY(app_.check(plan_, options()));
   TROUPE_ASSIGN(predicted_, predict(plan_));
-  guards_ = choose_guards(a_, plan_, predicted_.game.step_s, steps_);
+  const std::int64_t done = point_ ? point_->manifest.stamp.step : 0;
+  guards_ = choose_guards(a_, plan_, predicted_.game.step_s, steps_ - done);
   TROUPE_TRY(check_memory_of_machines(a_, p_, plan_));
   ahead_ += guards_.text;
   if (!guards_.summary.empty()) choices_.push_back(guards_.summary);

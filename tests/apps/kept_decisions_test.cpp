@@ -298,14 +298,23 @@ TEST_CASE("guards that are asked for, and that no machine needs, are told of") {
   CHECK(choose_guards(run.a, plan, 0.1, many_steps).warning.empty());
 }
 
-TEST_CASE("guards of more steps than the run has are told of") {
+TEST_CASE("guards of more steps than the run has to do are told of, and there are none") {
   Begun run;
   run.a.mesh = "dp=2";
   run.a.zero = 1;
   run.a.guard_every = "7";
   const runtime::Plan plan = run.plan_of(run.on({{"b", 1}, {"c", 1}}));
-  CHECK(choose_guards(run.a, plan, 0.1, 7).warning == "--guard-every 7 has no effect: the run has 7 steps in all");
-  CHECK(choose_guards(run.a, plan, 0.1, 8).warning.empty());
+  const GuardChoice none = choose_guards(run.a, plan, 0.1, 7), some = choose_guards(run.a, plan, 0.1, 8);
+  CHECK(none.warning == "--guard-every 7 has no effect: the run has 7 steps to do");
+  CHECK(none.within == 0);  // a loss goes back to a checkpoint, not to the version that the run began with
+  CHECK(none.text.empty());
+  CHECK(none.summary.empty());
+  CHECK(some.warning.empty());
+  CHECK(some.within == 7);
+  CHECK_FALSE(some.text.empty());
   run.a.guard_every = "auto";
-  CHECK(choose_guards(run.a, plan, 0.1, 1).warning.empty());
+  const std::int64_t within = choose_guards(run.a, plan, 0.1, many_steps).within;
+  CHECK(choose_guards(run.a, plan, 0.1, within).within == 0);
+  CHECK(choose_guards(run.a, plan, 0.1, within).warning.empty());
+  CHECK(choose_guards(run.a, plan, 0.1, within + 1).within == within);
 }
