@@ -2,6 +2,7 @@
 #include "runtime/compile/assign_units.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -43,9 +44,55 @@ Status check_pipeline(const Pipeline& pipeline, std::int32_t stages, const Graph
   return {};
 }
 
-/// One stage per unit, in any order, no stage left out.
-Status check_cuts(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, std::int32_t stages) {
+/// Stages in a row that units are cut into: those of one model, or of all.
+struct Chain {
+  std::int32_t model = -1;  ///< index into Graph::models; -1: all
+  std::int32_t first = 0, stages = 1;
+  /// Behind the last virtual stage. A pipeline with several chunks a stage has one chain.
+  std::int32_t virtual_end(const Plan& plan) const { return first + stages * plan.pipeline.chunks; }
+  bool has(const Graph& graph, std::size_t unit) const {
+    return model < 0 || graph.model_of(static_cast<std::int32_t>(unit)) == model;
+  }
+};
+
+/// Puts the meshes of the models' stages one behind the other, ranks numbered through.
+Expected<std::vector<Chain>> join_models(const Graph& graph, const CompileOptions& options, std::vector<Mesh>& stages) {
+  const auto& names = graph.models();
+  if (!options.stages.empty())
+    return invalid("CompileOptions has stages and models: the stages of a graph are the one or the other");
+  std::vector<Chain> chains;
+  Rank ranks = 0;
+  for (const ModelStages& of : options.models) {
+    const std::string where = "CompileOptions::models, '" + of.model + "'";
+    const auto model = static_cast<std::int32_t>(std::find(names.begin(), names.end(), of.model) - names.begin());
+    if (model == std::ssize(names))
+      return invalid(fmt::format("{}: the graph has no such model; it has {}", where, fmt::join(names, ", ")));
+    if (std::any_of(chains.begin(), chains.end(), [&](const Chain& chain) { return chain.model == model; }))
+      return invalid(where + " is there twice");
+    if (of.stages.empty()) return invalid(where + " has no stages: give a mesh for each, see stage_meshes");
+    TROUPE_TRY(check_stage_meshes(of.stages).in(where));
+    chains.push_back({model, static_cast<std::int32_t>(stages.size()), static_cast<std::int32_t>(of.stages.size())});
+    const Rank first = ranks;
+    for (Mesh mesh : of.stages) {
+      std::vector<Rank> moved = mesh.ranks;
+      for (Rank& rank : moved) rank += first;
+      ranks += static_cast<Rank>(moved.size());
+      mesh.ranks = std::move(moved);
+      stages.push_back(std::move(mesh));
+    }
+  }
+  for (std::int32_t model = 0; model < std::ssize(names); ++model)
+    if (std::none_of(chains.begin(), chains.end(), [&](const Chain& chain) { return chain.model == model; }))
+      return invalid("CompileOptions::models has no stages for model '" + names[static_cast<std::size_t>(model)] +
+                     "' of the graph");
+  return chains;
+}
+
+/// One stage per unit, of its own model, in any order, no stage left out.
+Status check_cuts(const Graph& graph, const Plan& plan, const std::vector<std::int32_t>& stage_of_unit,
+                  const std::vector<Chain>& chains) {
   const auto& units = graph.units();
+  const std::int32_t stages = chains.back().virtual_end(plan);
   if (stage_of_unit.size() != units.size())
     return invalid(
         fmt::format("CompileOptions::stage_of_unit has {} entries and the graph has {} units: give one stage per unit, "
@@ -57,10 +104,30 @@ Status check_cuts(const Graph& graph, const std::vector<std::int32_t>& stage_of_
     if (s < 0 || s >= stages)
       return invalid(fmt::format("unit '{}' is on stage {}; there are stages 0 to {}", units[u], s, stages - 1));
     used[static_cast<std::size_t>(s)] = true;
+    for (const Chain& chain : chains)
+      if (chain.has(graph, u) && (s < chain.first || s >= chain.virtual_end(plan)))
+        return invalid(
+            fmt::format("unit '{}' of model '{}' is on stage {}; the model has stages {} to {}", units[u],
+                        graph.models()[static_cast<std::size_t>(graph.model_of(static_cast<std::int32_t>(u)))], s,
+                        chain.first, chain.virtual_end(plan) - 1));
   }
   if (const auto none = std::find(used.begin(), used.end(), false); none != used.end())
     return invalid(
         fmt::format("no unit is on stage {} of {}: see CompileOptions::stage_of_unit", none - used.begin(), stages));
+  return {};
+}
+
+/// Each place of a stage has a microbatch of each program that trains there.
+Status check_widths(const Graph& graph, const Plan& plan, const std::vector<std::int32_t>& stage_of_unit) {
+  for (const Node& n : graph.nodes()) {
+    if (n.kind == Node::Kind::param || !graph.trains(n.program)) continue;
+    const std::int32_t s = stage_of_unit[static_cast<std::size_t>(n.unit)] % plan.stages;
+    if (const auto microbatches = plan.spec(n.program).microbatches; plan.dp_width(s) > microbatches)
+      return invalid(fmt::format(
+          "dp={} on stage {} is more than the {} microbatches of a step{}: use dp={} or less, or more microbatches",
+          plan.dp_width(s), s, microbatches,
+          plan.has_one_step_program() ? "" : " of program '" + plan.programs[n.program].name + "'", microbatches));
+  }
   return {};
 }
 
@@ -97,19 +164,22 @@ std::vector<std::size_t> flow_order(const Graph& graph) {
   return order;
 }
 
-/// Cuts the units, in the order of the data, into runs of about equal cost. All stages share the cost of shared units,
-/// so shared units are not counted and go with the unit before.
-Expected<std::vector<std::int32_t>> cut(const Graph& graph, const Plan& plan, std::int32_t virtual_stages) {
+/// Cuts the units of a chain, in the order of the data, into runs of about equal cost, one for each of its stages. All
+/// stages share the cost of shared units, so shared units are not counted and go with the unit before.
+Status cut(const Graph& graph, const Plan& plan, const Chain& chain, const std::vector<std::size_t>& order,
+           std::vector<std::int32_t>& stage_of_unit) {
   // By unit: the number of unshared units before it, in the order of the data (a shared unit: before the unshared unit
-  // that it goes with); in the end the virtual stage.
+  // that it goes with).
   std::vector<std::int32_t> run_of(graph.units().size(), 0);
   std::int32_t runs = 0;
-  for (const std::size_t u : flow_order(graph)) {
+  for (const std::size_t u : order) {
+    if (!chain.has(graph, u)) continue;
     if (!graph.is_shared(static_cast<std::int32_t>(u))) ++runs;
     run_of[u] = std::max(0, runs - 1);
   }
   std::vector<UnitCost> costs(static_cast<std::size_t>(std::max(1, runs)));
   for (const auto& n : graph.nodes()) {
+    if (!chain.has(graph, static_cast<std::size_t>(n.unit))) continue;
     if (n.kind == Node::Kind::param && !graph.is_shared(n.unit)) {
       const auto& type = graph.tensors()[n.out[0]].type;
       costs[run_of[n.unit]].param_bytes += static_cast<double>(elements(type.shape) * size_of(type.dtype));
@@ -125,47 +195,64 @@ Expected<std::vector<std::int32_t>> cut(const Graph& graph, const Plan& plan, st
     costs[run_of[n.unit]].seconds += times * plan.costs.kernel_s(n.op, cost.flops, cost.bytes);
   }
   std::vector<std::int64_t> widths;
-  for (std::int32_t k = 0; k < virtual_stages; ++k) widths.push_back(plan.dp_width(k % plan.stages));
-  TROUPE_ASSIGN(const auto stage_of_run, partition_units(costs, widths));
-  for (auto& r : run_of) r = stage_of_run[r];
-  return run_of;
+  for (std::int32_t k = chain.first; k < chain.virtual_end(plan); ++k) widths.push_back(plan.dp_width(k % plan.stages));
+  auto stage_of_run = partition_units(costs, widths);
+  if (!stage_of_run.ok())
+    return chain.model < 0
+               ? stage_of_run.status()
+               : stage_of_run.status().in("model '" + graph.models()[static_cast<std::size_t>(chain.model)] + "'");
+  for (std::size_t u = 0; u < run_of.size(); ++u)
+    if (chain.has(graph, u)) stage_of_unit[u] = chain.first + (*stage_of_run)[static_cast<std::size_t>(run_of[u])];
+  return {};
 }
 
-/// The mesh of all stages together, as one more model axis before dp; the stages' own meshes get that axis with size 1,
-/// so that all meshes have the same axes.
-Expected<std::int32_t> share_stages(Plan& plan) {
-  for (std::int32_t s = 1; s < plan.stages; ++s)
-    if (plan.dp_width(s) != plan.dp_width(0))
-      return invalid(
-          fmt::format("units shared by all stages need stages of one width; stage 0 has dp={}, stage {} dp={}",
-                      plan.dp_width(0), s, plan.dp_width(s)));
-  Mesh all = plan.meshes[0];
-  const auto at = dp_axis(all) < 0 ? all.axes.size() : static_cast<std::size_t>(dp_axis(all));
-  all.axes.insert(all.axes.begin() + static_cast<std::ptrdiff_t>(at), Axis{stages_axis, plan.stages});
+/// The mesh of all stages of a chain together, with one more model axis before dp. REQUIRES: the stages' own meshes are
+/// equal, and have that axis, of size 1, so that all meshes have the same axes.
+std::int32_t share_stages(const Chain& chain, Plan& plan) {
+  const Mesh& first = plan.meshes[chain.first];
+  const std::int32_t end = chain.first + chain.stages;
+  Mesh all = first;
+  all.axes[static_cast<std::size_t>(all.axis(stages_axis))].size = chain.stages;
   std::vector<Rank> together;
-  const std::int64_t width = plan.dp_width(0);
-  for (std::int64_t row = 0; row < plan.meshes[0].size(); row += width)
-    for (std::int32_t s = 0; s < plan.stages; ++s) {
+  const std::int64_t width = plan.dp_width(chain.first);
+  for (std::int64_t row = 0; row < first.size(); row += width)
+    for (std::int32_t s = chain.first; s < end; ++s) {
       const auto& ranks = plan.meshes[s].ranks;
       together.insert(together.end(), ranks.begin() + row, ranks.begin() + row + width);
     }
   all.ranks = std::move(together);
-  for (Mesh& mesh : plan.meshes)
-    mesh.axes.insert(mesh.axes.begin() + static_cast<std::ptrdiff_t>(at), Axis{stages_axis, 1});
   plan.meshes.push_back(std::move(all));
   return static_cast<std::int32_t>(plan.meshes.size()) - 1;
 }
 
+/// Error: shared units of stages whose meshes differ.
 Expected<std::vector<UnitPlace>> units_on_meshes(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit,
-                                                 Plan& plan) {
-  std::int32_t all = -1;
+                                                 const std::vector<Chain>& chains, Plan& plan) {
   std::vector<UnitPlace> units;
-  for (std::size_t u = 0; u < stage_of_unit.size(); ++u) {
-    const bool shared = plan.stages > 1 && graph.is_shared(static_cast<std::int32_t>(u));
-    if (shared && all < 0) {
-      TROUPE_ASSIGN(all, share_stages(plan));
-    }
-    units.push_back({shared ? all : stage_of_unit[u] % plan.stages, stage_of_unit[u]});
+  for (const std::int32_t stage : stage_of_unit) units.push_back({stage % plan.stages, stage});
+  const auto shared = [&](const Chain& chain, std::size_t u) {
+    return chain.stages > 1 && chain.has(graph, u) && graph.is_shared(static_cast<std::int32_t>(u));
+  };
+  std::vector<Chain> sharing;
+  for (const Chain& chain : chains) {
+    bool any = false;
+    for (std::size_t u = 0; u < units.size(); ++u) any |= shared(chain, u);
+    if (!any) continue;
+    sharing.push_back(chain);
+    const Mesh& first = plan.meshes[chain.first];
+    for (std::int32_t s = chain.first + 1; s < chain.first + chain.stages; ++s)
+      if (plan.meshes[s].axes != first.axes)
+        return invalid(
+            fmt::format("units shared by all stages need stages of equal meshes; stage {} has {}, stage {} {}",
+                        chain.first, to_string(first), s, to_string(plan.meshes[s])));
+  }
+  if (!sharing.empty())
+    for (Mesh& mesh : plan.meshes)
+      mesh.axes.insert(dp_axis(mesh) < 0 ? mesh.axes.end() : mesh.axes.begin() + dp_axis(mesh), Axis{stages_axis, 1});
+  for (const Chain& chain : sharing) {
+    const std::int32_t all = share_stages(chain, plan);
+    for (std::size_t u = 0; u < units.size(); ++u)
+      if (shared(chain, u)) units[u].mesh = all;
   }
   return units;
 }
@@ -176,7 +263,14 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   if (!graph.status().ok()) return graph.status();
   if (graph.programs().empty())
     return invalid("the graph has no program: name one with program(...) before the first op");
-  const auto stages = options.stages.empty() ? stage_meshes({1}) : options.stages;
+  std::vector<Mesh> stages = options.stages;
+  std::vector<Chain> chains;
+  if (!options.models.empty()) {
+    TROUPE_ASSIGN(chains, join_models(graph, options, stages));
+  } else {
+    if (stages.empty()) stages = stage_meshes({1});
+    chains = {{-1, 0, static_cast<std::int32_t>(stages.size())}};
+  }
   TROUPE_TRY(check_stage_meshes(stages));
   if (stages[0].axis(stages_axis) >= 0)  // all meshes have its axes
     return invalid(
@@ -210,27 +304,26 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
       if (unit.starts_with(graph.programs()[p] + ".") && !plan.has_one_step_program())
         return invalid("unit '" + unit + "' has the name of the actors of program '" + graph.programs()[p] +
                        "' in unit '" + unit.substr(graph.programs()[p].size() + 1) + "': choose another name");
-  for (const std::int32_t p : plan.training())
-    for (std::int32_t s = 0; s < plan.stages; ++s)
-      if (const auto microbatches = plan.spec(p).microbatches; plan.dp_width(s) > microbatches)
-        return invalid(fmt::format(
-            "dp={} on stage {} is more than the {} microbatches of a step{}: use dp={} or less, or more microbatches",
-            plan.dp_width(s), s, microbatches,
-            plan.has_one_step_program() ? "" : " of program '" + plan.programs[p].name + "'", microbatches));
   TROUPE_TRY(check_owners(options.owners, plan));
   plan.owners = options.owners;
   TROUPE_TRY(check_pipeline(options.pipeline, plan.stages, graph));
   if (options.pipeline.ordered() && !plan.has_one_step_program())
     return invalid("pipeline schedule " + to_string(options.pipeline) +
                    " is an order of the passes of one program, and several of the graph train: use 1f1b");
+  if (options.pipeline.ordered() && chains.size() > 1)
+    return invalid("pipeline schedule " + to_string(options.pipeline) +
+                   " is an order of the passes of one chain of stages, and each model has its own: use 1f1b");
   plan.pipeline = options.pipeline;
   out.virtual_stages = plan.stages * options.pipeline.chunks;
   auto stage_of_unit = options.stage_of_unit;
   if (stage_of_unit.empty()) {
-    TROUPE_ASSIGN(stage_of_unit, cut(graph, plan, out.virtual_stages));
+    stage_of_unit.resize(graph.units().size());
+    const auto order = flow_order(graph);
+    for (const Chain& chain : chains) TROUPE_TRY(cut(graph, plan, chain, order, stage_of_unit));
   }
-  TROUPE_TRY(check_cuts(graph, stage_of_unit, out.virtual_stages));
-  TROUPE_ASSIGN(out.units, units_on_meshes(graph, stage_of_unit, plan));
+  TROUPE_TRY(check_cuts(graph, plan, stage_of_unit, chains));
+  TROUPE_TRY(check_widths(graph, plan, stage_of_unit));
+  TROUPE_ASSIGN(out.units, units_on_meshes(graph, stage_of_unit, chains, plan));
   out.layout_costs = options.layout_costs.value_or(options.costs);
   return out;
 }

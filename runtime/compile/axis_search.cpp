@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "runtime/compile/row_cost.h"
 
@@ -86,13 +87,13 @@ Expected<LayoutCost> AxisSearch::run(std::vector<std::vector<Signature>>& signat
       s = s->before;
     }
   }
-  return LayoutCost{states.front()->cost.param_bytes / widest(), states.front()->cost.seconds};
+  return LayoutCost{states.front()->cost.param_bytes / multiple(), states.front()->cost.seconds};
 }
 
-double AxisSearch::widest() const {
-  std::int64_t most = 1;
-  for (const Mesh& mesh : plan_.meshes) most = std::max(most, mesh.axes[axis_].size);
-  return static_cast<double>(most);
+double AxisSearch::multiple() const {
+  std::int64_t of_all = 1;
+  for (const Mesh& mesh : plan_.meshes) of_all = std::lcm(of_all, mesh.axes[axis_].size);
+  return static_cast<double>(of_all);
 }
 
 void AxisSearch::choose(std::size_t op, const Signature& sig, std::vector<std::vector<Signature>>& signatures) {
@@ -333,7 +334,7 @@ bool AxisSearch::read_param(State& s, const Node& reader, const TensorType& type
   if (!agrees(s.params) || !agrees(params_)) return false;
   const bool divided = wanted.is_split() || (wanted.is_broadcast() && is_one_unit_left(reader, type, input));
   if (plan_.is_step_program(program_) && !s.params.count(v) && !params_.count(v))
-    s.cost.param_bytes += bytes_of(type) * (divided ? widest() / static_cast<double>(n) : widest());
+    s.cost.param_bytes += bytes_of(type) * (divided ? multiple() / static_cast<double>(n) : multiple());
   s.params[v] = wanted;
   // A gradient that is a sum over this axis is reduced once a step.
   if (needs_grad_[v] && plan_.is_step_program(program_) && gradient_sbp(sig, input).is_partial())

@@ -64,9 +64,9 @@ class AxisSearch {
 
   // axis_search.cpp
   const Node& node(std::size_t op) const { return g_.nodes()[ops_[op]]; }
-  /// Places along the axis, of the widest mesh. Bytes of parameters are counted times this: whole numbers, as n is 1 or
-  /// all.
-  double widest() const;
+  /// The least common multiple of the meshes' places along the axis. Bytes of parameters are counted times this: whole
+  /// numbers.
+  double multiple() const;
   std::int64_t places(const Node& n) const { return plan_.meshes[units_[n.unit].mesh].axes[axis_].size; }
   std::string axis_name(const Node& n) const { return plan_.meshes[units_[n.unit].mesh].axes[axis_].name; }
   void find_ops();

@@ -8,11 +8,22 @@
 
 namespace troupe::runtime {
 
+/// The stages of one model of a graph.
+struct ModelStages {
+  std::string model;  ///< as Graph::model names it
+  /// one mesh per stage, with ranks 0 .. n-1 of its own; see stage_meshes
+  std::vector<Mesh> stages;
+};
+
 struct CompileOptions {
   /// one mesh per pipeline stage, with ranks 0 .. n-1; see stage_meshes; empty: one place. No axis is called
-  /// stages_axis.
+  /// stages_axis. All have the same axes, in one order; model axes may differ in size where stages share no parameter.
   std::vector<Mesh> stages;
-  /// One per unit, as Graph::units has them, every stage used; empty: cut by cost, in the order of the data.
+  /// Instead: a chain of stages for each model of the graph, which its units are cut into. The plan has their stages,
+  /// and ranks, one model behind the other. Empty: the units of all models lie on `stages`.
+  std::vector<ModelStages> models;
+  /// One per unit, as Graph::units has them, every stage used; empty: cut by cost, in the order of the data. With
+  /// `models` the stages are numbered through, and a unit is on one of its model.
   /// Interleaved, the stages are virtual ones; a shared unit's entry says where it begins and ends. Data may go back to
   /// an earlier stage where passes have no order (1f1b), with ZeRO 0 to 2.
   std::vector<std::int32_t> stage_of_unit;

@@ -90,6 +90,13 @@ class Lowering {
     };
     std::int32_t at = home;
     std::vector<NdSbp> steps = {sbp};
+    if (const std::int64_t n = terms(have.sbp, have.mesh), wanted = terms(sbp, on);
+        have.mesh != on && n > 1 && wanted > 1 && n != wanted) {
+      // Between stages with other model axes terms become one sum first.
+      steps.insert(steps.begin(), sbp);
+      for (Sbp& s : steps[0])
+        if (s.is_partial()) s = Sbp::B();
+    }
     if (have.mesh == on) {
       const auto bytes = [&](std::int32_t from) { return lower_bound_bytes(part(plan_.tensors[from].sbp), part(sbp)); };
       for (const std::int32_t there : layouts_.variants(home))
@@ -106,6 +113,14 @@ class Lowering {
       layouts_.boxed[home].push_back(at);
     }
     return at;
+  }
+
+  /// Of how many terms a tensor is a sum along the axes of a mesh.
+  std::int64_t terms(const NdSbp& sbp, std::int32_t on) const {
+    std::int64_t n = 1;
+    for (std::size_t a = 0; a < sbp.size(); ++a)
+      if (sbp[a].is_partial()) n *= mesh(on).axes[a].size;
+    return n;
   }
 
   bool fits(const NdSbp& have, const NdSbp& want, const Shape& shape, std::int32_t on) const {

@@ -1,8 +1,11 @@
 // Lowering of parameters: each on the mesh of the stages that read it.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
 #include "runtime/compile/lowering.h"
+#include "runtime/plan/stage_meshes.h"
 
 namespace troupe::runtime {
 
@@ -47,6 +50,12 @@ Status lower_params(const Graph& g, const std::vector<UnitPlace>& units, Plan& p
       return invalid("parameter '" + n.name +
                      "' is read in a shared unit, which divides it over the stages, and outside of one: read it in "
                      "shared units only");
+    for (const std::int32_t on : read_on)
+      if (const std::int32_t first = *read_on.begin(); !same_model_axes(plan.meshes[on], plan.meshes[first]))
+        return invalid(
+            fmt::format("parameter '{}' is read on stages {} and {}, whose meshes {} and {} have model axes of "
+                        "other sizes: read it on stages that differ in the width of dp only",
+                        n.name, first, on, to_string(plan.meshes[first]), to_string(plan.meshes[on])));
     LoweredParam p;
     p.unit = n.unit;
     PlanTensor t;

@@ -82,9 +82,38 @@ std::int32_t Graph::program(const std::string& name, ProgramSpec spec) {
   return program_ = static_cast<std::int32_t>(programs_.size()) - 1;
 }
 
+std::int32_t Graph::model(const std::string& name) {
+  if (name.empty()) fail("a model without a name: choose one");
+  const auto known = std::find(models_.begin(), models_.end(), name) - models_.begin();
+  if (known == std::ssize(models_)) models_.push_back(name);
+  needs_unit_ |= known != model_;
+  return model_ = static_cast<std::int32_t>(known);
+}
+
+const std::vector<std::string>& Graph::models() const {
+  static const std::vector<std::string> one = {"main"};
+  return models_.empty() ? one : models_;
+}
+
+std::int32_t Graph::model_of(std::int32_t unit) const {
+  return unit_models_.empty() ? 0 : unit_models_[static_cast<std::size_t>(unit)];
+}
+
+std::int32_t Graph::current_unit() {
+  if (needs_unit_) unit(models_[static_cast<std::size_t>(model_)]);
+  return unit_;
+}
+
 std::int32_t Graph::unit(const std::string& name, const std::string& kind) {
   const auto known = std::find(units_.begin(), units_.end(), name) - units_.begin();
-  if (known == static_cast<std::ptrdiff_t>(units_.size())) units_.push_back(name);
+  if (known == std::ssize(units_)) {
+    units_.push_back(name);
+    unit_models_.push_back(model_);
+  } else if (const std::int32_t of = unit_models_[static_cast<std::size_t>(known)]; of != model_) {
+    fail("unit '" + name + "' of model '" + models()[static_cast<std::size_t>(model_)] + "' is of model '" +
+         models()[static_cast<std::size_t>(of)] + "' already: choose another name");
+  }
+  needs_unit_ = false;
   unit_ = static_cast<std::int32_t>(known);
   if (!kind.empty()) unit_kinds_[unit_] = kind;
   return unit_;
@@ -129,7 +158,7 @@ Value Graph::param(const std::string& name, const Shape& shape, Init init, bool 
   Node n;
   n.kind = Node::Kind::param;
   n.name = unique(name);
-  n.unit = unit_;
+  n.unit = current_unit();
   n.program = -1;
   n.init = init;
   n.decay = decay;
@@ -140,7 +169,8 @@ Value Graph::param(const std::string& name, const Shape& shape, Init init, bool 
 }
 
 std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in, Attrs attrs, std::string name) {
-  if (name.empty()) name = (units_.empty() ? "" : units_[unit_] + ".") + op;
+  const std::int32_t unit = current_unit();
+  if (name.empty()) name = (units_.empty() ? "" : units_[unit] + ".") + op;
   if (!may_add("op '" + name + "' (" + op + ")", in)) return std::vector<Value>(8, 0);
   const auto* def = ops_->find(op);
   if (!def) {
@@ -202,7 +232,7 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
   n.attrs = std::move(attrs);
   if (def->random && !n.attrs.has("rng")) n.attrs.set("rng", n.name);
   n.in = in;
-  n.unit = unit_;
+  n.unit = current_unit();
   n.program = program_;
   n.backward = backward_;
   n.of = of_;
@@ -244,7 +274,7 @@ std::vector<Value> Graph::actor(const std::string& kind, const std::string& name
   n.in = in;
   n.in_sbp = std::move(in_sbp);
   n.in_sbp.resize(in.size());
-  n.unit = unit_;
+  n.unit = current_unit();
   n.program = program_;
   for (const auto& port : out) {
     n.out.push_back(
@@ -309,7 +339,7 @@ Value Graph::feed(const std::string& name, TensorType type, const std::string& a
   n.attrs.set("after", after);
   n.attrs.set("at_once", at_once);
   program_specs_[program_].sequential = true;
-  n.unit = unit_;
+  n.unit = current_unit();
   n.program = program_;
   const Value v = add_tensor(name, std::move(type), Rate::microbatch, static_cast<std::int32_t>(nodes_.size()));
   n.out = {v};

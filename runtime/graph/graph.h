@@ -118,9 +118,14 @@ class Graph {
   /// Following nodes belong to this program. Returns its index, from 0. Error: no microbatch, a name that is taken,
   /// more than 31 programs.
   std::int32_t program(const std::string& name, ProgramSpec spec);
+  /// Following units belong to this model: what CompileOptions::models gives a chain of stages of its own. Reuses a
+  /// known name. Nodes behind it belong to a unit that has the model's name, until one is named. What comes before the
+  /// first model belongs to it; a graph that names none has one, "main".
+  std::int32_t model(const std::string& name);
   /// Following nodes belong to this unit (layer): what pipeline stages are made of. Reuses a known name. Nodes before
   /// the first unit belong to it; a graph that names none has one, "main". The order in which units are named means
   /// nothing. `kind`: what it has in common with units that do the same ("layers.*"), for people who read a plan.
+  /// Error: a unit of another model.
   std::int32_t unit(const std::string& name, const std::string& kind = {});
   /// The same for a unit that all pipeline stages work on together, each with its part of the parameters (Yeung et
   /// al., 2024: vocabulary parallelism). It begins and ends on the stage of the units around it. Its stages are an axis
@@ -179,6 +184,9 @@ class Graph {
   const std::vector<std::string>& units() const;
   /// The kind of a unit; its name where none was said.
   const std::string& unit_kind(std::int32_t unit) const;
+  const std::vector<std::string>& models() const;
+  /// The model that a unit belongs to, as an index into models().
+  std::int32_t model_of(std::int32_t unit) const;
   bool is_shared(std::int32_t unit) const { return shared_units_.count(unit) != 0; }
   const std::vector<std::string>& programs() const { return programs_; }
   const std::vector<ProgramSpec>& program_specs() const { return program_specs_; }
@@ -197,6 +205,8 @@ class Graph {
   Value add_tensor(std::string name, TensorType type, Rate rate, std::int32_t node);
   void fail(const std::string& message);
   std::string unique(std::string name);
+  /// The unit that a new node belongs to.
+  std::int32_t current_unit();
   /// Fails if a value that `caller` reads is none of this graph. Returns whether all are.
   bool check_values(const std::string& caller, const std::vector<Value>& in);
   /// What each call that adds a node of a program begins with. False where there has been an error, or where this call
@@ -219,14 +229,16 @@ class Graph {
   Status status_;
   std::vector<Node> nodes_;
   std::vector<Tensor> tensors_;
-  std::vector<std::string> units_, programs_;
+  std::vector<std::string> units_, programs_, models_;
   std::vector<ProgramSpec> program_specs_;
   std::vector<ParamGrad> grads_;
   std::set<std::string> names_;
   std::set<std::int32_t> shared_units_;
   std::map<std::int32_t, std::string> unit_kinds_;
   std::map<std::int32_t, kernels::AdamW> hyper_;  // by program: of those that train
-  std::int32_t unit_ = 0, program_ = 0;
+  std::vector<std::int32_t> unit_models_;         // by unit
+  std::int32_t unit_ = 0, program_ = 0, model_ = 0;
+  bool needs_unit_ = false;  // a model has been named, and no unit of it since
   bool backward_ = false;
   std::int32_t of_ = -1;
 };

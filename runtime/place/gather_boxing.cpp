@@ -30,7 +30,7 @@ Expected<std::vector<BoxingGroup>> gather_groups(const Plan& plan, const PlanExc
                                                  Rank self) {
   const Mesh &from = plan.meshes[plan.tensors[x.moves[0].from].mesh],
              &to = plan.meshes[plan.tensors[x.moves[0].to].mesh];
-  // All meshes of a plan have the same axes; the shares' mesh has every place that takes part.
+  // The meshes of a parameter's stages have the same model axes; the shares' mesh has every place that takes part.
   std::vector<std::int64_t> sources, targets;
   if (const std::int64_t own = from.find(self); own >= 0) {
     const auto coord = from.coord(own);

@@ -13,8 +13,8 @@ namespace troupe::runtime {
 
 namespace {
 
-/// The places of `mesh` that have the coordinates of `place` in `of` on all axes except the `free` ones. All meshes of
-/// a plan have the same axes in the same order; only dp differs in width.
+/// The places of `mesh` that have the coordinates of `place` in `of` on all axes except the `free` ones. REQUIRES: the
+/// meshes differ in the width of dp only, as those of a parameter's stages do.
 std::vector<std::int64_t> along(std::vector<bool> free, const Mesh& mesh, const Mesh& of, Rank place) {
   auto coord = of.coord(std::max<std::int64_t>(0, of.find(place)));
   for (std::size_t a = 0; a < free.size(); ++a)

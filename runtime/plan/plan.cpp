@@ -103,6 +103,12 @@ std::vector<std::int32_t> Plan::stages_on(std::int32_t mesh) const {
   return out;
 }
 
+bool Plan::runs_on(std::int32_t program, std::int32_t stage) const {
+  if (stage >= std::ssize(roles)) return false;
+  const auto& actors = roles[static_cast<std::size_t>(stage)].actors;
+  return std::any_of(actors.begin(), actors.end(), [&](const PlanActor& a) { return a.program == program; });
+}
+
 bool Plan::shared(const PlanActor& actor) const {
   if (actor.kind != PlanActor::Kind::segment) return false;
   for (const auto& op : actor.ops)

@@ -147,6 +147,8 @@ struct Plan {
   std::vector<std::int32_t> stages_on(std::int32_t mesh) const;
   /// True for a part of a unit that all stages share (Graph::shared_unit).
   bool shared(const PlanActor& actor) const;
+  /// Whether a stage has actors of a program.
+  bool runs_on(std::int32_t program, std::int32_t stage) const;
   /// dp coordinate of a rank within its stage; dp width of a stage. REQUIRES: the rank is on a stage.
   std::int64_t dp_index(Rank rank) const;
   std::int64_t dp_width(std::int32_t stage) const { return meshes[stage].axis_size("dp"); }

@@ -54,6 +54,12 @@ std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, std::int64_t
   return stage_meshes(dp, {{"tp", tp}});
 }
 
+bool same_model_axes(const Mesh& one, const Mesh& other) {
+  return std::equal(
+      one.axes.begin(), one.axes.end(), other.axes.begin(), other.axes.end(),
+      [](const Axis& a, const Axis& b) { return a.name == b.name && (a.name == "dp" || a.size == b.size); });
+}
+
 Status check_mesh(const Mesh& mesh, const std::string& where) {
   std::set<std::string> axes;
   std::int64_t places = 1;
@@ -73,14 +79,11 @@ Status check_stage_meshes(const std::vector<Mesh>& stages) {
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const std::string where = fmt::format("stage {}: mesh {} ", s, to_string(stages[s]));
     TROUPE_TRY(check_mesh(stages[s], where));
-    // A share of dp lies inside a part of the model axes, and exchanges between stages move such parts.
     const auto &axes = stages[s].axes, &first = stages[0].axes;
-    bool same = axes.size() == first.size();
-    for (std::size_t a = 0; same && a < axes.size(); ++a)
-      same = axes[a].name == first[a].name && (axes[a].name == "dp" || axes[a].size == first[a].size);
-    if (!same)
+    const auto same_name = [](const Axis& a, const Axis& b) { return a.name == b.name; };
+    if (!std::equal(axes.begin(), axes.end(), first.begin(), first.end(), same_name))
       return invalid(where + "has other axes than stage 0, " + to_string(stages[0]) +
-                     ": stages differ in the width of dp only");
+                     ": all stages have the same axes in one order, of size 1 where they divide nothing");
     if (const int dp = dp_axis(stages[s]); dp >= 0 && dp + 1 != static_cast<int>(axes.size()))
       return invalid(where + "has an axis behind dp: dp is the innermost axis, see stage_meshes");
     for (Rank r : stages[s].ranks)

@@ -36,7 +36,11 @@ std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, const std::v
 /// With one model axis, tp.
 std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, std::int64_t tp = 1);
 
-/// The stages' meshes hold ranks 0 .. n-1, each once.
+/// Whether two meshes differ in the width of dp only: only then may stages share a parameter or a unit, for a share of
+/// dp lies inside a part of the model axes.
+bool same_model_axes(const Mesh& one, const Mesh& other);
+
+/// The stages' meshes hold ranks 0 .. n-1, each once, and have the same axes; sizes may differ.
 Status check_stage_meshes(const std::vector<Mesh>& stages);
 
 /// The mesh has as many ranks as its axes need. Error: begins with `where`.

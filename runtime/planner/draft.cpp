@@ -1,6 +1,7 @@
 #include "runtime/planner/draft.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "devices/base/check.h"
@@ -9,7 +10,16 @@
 namespace troupe::runtime {
 
 PlanDraft::PlanDraft(const Graph& g, Plan& p, Lowered& l, std::int32_t stages)
-    : graph(g), plan(p), low(l), virtual_stages(stages) {
+    : graph(g), plan(p), low(l), virtual_stages(stages), chain_(static_cast<std::size_t>(stages)) {
+  std::iota(chain_.begin(), chain_.end(), 0);
+  for (const LoweredNode& n : low.nodes) {
+    if (!plan.is_step_program(n.program)) continue;
+    for (const std::int32_t t : n.in)
+      if (const std::int32_t maker = low.producer[t]; maker >= 0) {
+        const std::int32_t from = chain_[low.nodes[maker].virtual_stage], to = chain_[n.virtual_stage];
+        std::replace(chain_.begin(), chain_.end(), std::max(from, to), std::min(from, to));
+      }
+  }
   for (std::int32_t s = 0; s < plan.stages; ++s) {
     plan.roles.push_back({});
     plan.roles.back().stage = s;
@@ -107,7 +117,8 @@ std::int32_t PlanDraft::slots_between(std::int32_t role, std::int32_t program, P
                                ? virtual_stages
                                : std::max(from.virtual_stage, to.virtual_stage) + 1;
   std::int64_t places = own - 1;
-  for (std::int32_t k = begin; k < end; ++k) places += plan.dp_width(k % plan.stages);
+  for (std::int32_t k = begin; k < end; ++k)
+    if (chain_[k] == chain_[from.virtual_stage]) places += plan.dp_width(k % plan.stages);
   const std::int32_t ahead = from.pass == Pass::forward && to.pass != Pass::forward ? plan.pipeline.ahead : 0;
   const auto slots = static_cast<std::int32_t>(places / own + shared_slack() + ahead);
   return std::min(slots, plan.owners_of(program, role).rounds());  // no place has more microbatches

@@ -103,6 +103,8 @@ class PlanDraft {
   std::int32_t shared_slack() const;
 
   std::map<std::pair<std::int32_t, std::int32_t>, Home> home_;  // (role, tensor)
+  /// by virtual stage: the first one of those that data of step programs joins to it, straight or through others
+  std::vector<std::int32_t> chain_;
 };
 
 }  // namespace troupe::runtime

@@ -15,7 +15,16 @@ namespace troupe::runtime {
 
 namespace {
 
-std::int64_t model_of(const Plan& plan) { return plan.meshes[0].size() / plan.dp_width(0); }
+/// By stage: the places of a replica.
+StageWidths model_of(const Plan& plan) {
+  StageWidths model;
+  for (std::int32_t s = 0; s < plan.stages; ++s) model.push_back(plan.meshes[s].size() / plan.dp_width(s));
+  return model;
+}
+
+bool all_equal(const StageWidths& widths) {
+  return std::all_of(widths.begin(), widths.end(), [&](std::int64_t w) { return w == widths[0]; });
+}
 
 std::int64_t units_of(const Plan& plan) {
   std::set<std::string> units;
@@ -23,21 +32,19 @@ std::int64_t units_of(const Plan& plan) {
   return std::ssize(units);
 }
 
-std::int64_t sum_of(const StageWidths& dp) { return std::accumulate(dp.begin(), dp.end(), std::int64_t{0}); }
-
 std::string step_text(double seconds) { return fmt::format("a step of {:.3g} ms", seconds * 1e3); }
 
 }  // namespace
 
-std::string shape_text(const StageWidths& dp, std::int64_t model) {
-  const bool equal = std::all_of(dp.begin(), dp.end(), [&](std::int64_t w) { return w == dp[0]; });
+std::string shape_text(const StageWidths& dp, const StageWidths& model) {
   const auto stages = std::ssize(dp);
   std::string text;
   const auto add = [&](const std::string& axis) { text += (text.empty() ? "" : ",") + axis; };
-  if (!equal) add(fmt::format("dp={}", fmt::join(dp, "/")));
-  else if (dp[0] > 1 || (stages == 1 && model == 1)) add(fmt::format("dp={}", dp[0]));
+  if (!all_equal(dp)) add(fmt::format("dp={}", fmt::join(dp, "/")));
+  else if (dp[0] > 1 || (stages == 1 && model[0] == 1)) add(fmt::format("dp={}", dp[0]));
   if (stages > 1) add(fmt::format("pp={}", stages));
-  if (model > 1) add(fmt::format("tp={}", model));
+  if (!all_equal(model)) add(fmt::format("tp={}", fmt::join(model, "/")));
+  else if (model[0] > 1) add(fmt::format("tp={}", model[0]));
   return text;
 }
 
@@ -50,30 +57,29 @@ StageWidths widths_of(const Plan& plan) {
 std::string shape_of(const Plan& plan) { return shape_text(widths_of(plan), model_of(plan)); }
 
 std::vector<StageWidths> shapes_for(const Plan& before, std::int64_t places) {
-  const std::int64_t replicas = places / model_of(before);
-  std::int64_t microbatches = before.step_spec().microbatches;
+  const StageWidths model = model_of(before);
+  std::int64_t microbatches = before.step_spec().microbatches;  // of each program, so that it may run on any stage
   for (const std::int32_t p : before.training()) microbatches = std::min(microbatches, before.spec(p).microbatches);
   std::vector<StageWidths> shapes;
-  const auto add = [&](const StageWidths& dp) {
-    const bool fits = sum_of(dp) <= replicas &&
-                      std::all_of(dp.begin(), dp.end(), [&](std::int64_t w) { return w >= 1 && w <= microbatches; });
-    if (fits && std::find(shapes.begin(), shapes.end(), dp) == shapes.end()) shapes.push_back(dp);
+  const auto take = [&](const StageWidths& dp) {
+    std::int64_t needed = 0;
+    for (std::size_t s = 0; s < dp.size(); ++s) needed += dp[s] * model[std::min(s, model.size() - 1)];
+    if (needed <= places && std::find(shapes.begin(), shapes.end(), dp) == shapes.end()) shapes.push_back(dp);
   };
   const StageWidths now = widths_of(before);
-  add(now);
+  take(now);
   for (std::size_t s = 0; s < now.size(); ++s) {
     StageWidths less = now;
-    --less[s];
-    add(less);
+    if (--less[s] > 0) take(less);
   }
+  if (!all_equal(model)) return shapes;
+  const std::int64_t replicas = places / model[0];
   for (std::int64_t stages = 1; stages <= std::min(replicas, units_of(before)); ++stages) {
     const std::int64_t width = std::min(replicas / stages, microbatches);
     const std::int64_t more = width == microbatches ? 0 : replicas % stages;
     StageWidths equal(static_cast<std::size_t>(stages), width), front = equal, back = equal;
     for (std::int64_t i = 0; i < more; ++i) ++front[i], ++back[stages - 1 - i];
-    add(front);
-    add(back);
-    add(equal);
+    for (const StageWidths& dp : {front, back, equal}) take(dp);
   }
   return shapes;
 }
@@ -92,7 +98,7 @@ Expected<ChosenPlan> plan_of(const StageWidths& dp, const Replan& replan, std::o
   training.every_program = false;
   TROUPE_ASSIGN(const GameResult game, play(plan, training));
   const double step_s = game.step_s;
-  const std::string text = shape_text(dp, model_of(plan));
+  const std::string text = shape_of(plan);
   return ChosenPlan{std::make_shared<const Plan>(std::move(plan)), text, step_s, {}};
 }
 

@@ -20,8 +20,8 @@ using StageWidths = std::vector<std::int64_t>;
 /// Error: no plan has this shape.
 using Replan = std::function<Expected<Plan>(const StageWidths& dp)>;
 
-/// "dp=2/1,pp=2,tp=2": every axis wider than 1, "dp=1" where there is none.
-std::string shape_text(const StageWidths& dp, std::int64_t model);
+/// "dp=2/1,pp=2,tp=2": every axis wider than 1, "dp=1" where there is none. `model`: by stage, the places of a replica.
+std::string shape_text(const StageWidths& dp, const StageWidths& model);
 
 /// Those of a plan.
 StageWidths widths_of(const Plan& plan);
@@ -29,7 +29,7 @@ std::string shape_of(const Plan& plan);
 
 /// The shapes to weigh for a job of plan `before` that has `places` places left, in a fixed order: that of `before`
 /// with one replica of a stage less, then of each number of stages those that use most places, and the one of equal
-/// widths.
+/// widths; where model axes differ from stage to stage, the number of stages stays.
 std::vector<StageWidths> shapes_for(const Plan& before, std::int64_t places);
 
 /// With what a job goes on.

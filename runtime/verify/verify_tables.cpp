@@ -64,7 +64,7 @@ Status check_meshes(const Plan& plan) {
   TROUPE_TRY(check_stage_meshes({plan.meshes.begin(), plan.meshes.begin() + plan.stages}));
   for (const std::int32_t p : plan.training())
     for (std::int32_t s = 0; s < plan.stages; ++s)
-      if (plan.dp_width(s) > plan.spec(p).microbatches)
+      if (plan.runs_on(p, s) && plan.dp_width(s) > plan.spec(p).microbatches)
         return invalid(fmt::format("stage {} has dp={}, more than the {} microbatches of a step", s, plan.dp_width(s),
                                    plan.spec(p).microbatches));
   TROUPE_TRY(check_owners(plan.owners, plan));
@@ -74,6 +74,11 @@ Status check_meshes(const Plan& plan) {
     TROUPE_TRY(check_mesh(mesh, where));
     if (mesh.ranks.empty() || std::set<Rank>(mesh.ranks.begin(), mesh.ranks.end()).size() != mesh.ranks.size())
       return invalid(where + "has no ranks, or one twice");
+    const auto stages = plan.stages_on(static_cast<std::int32_t>(m));
+    for (const std::int32_t s : stages)
+      if (!same_model_axes(plan.meshes[s], plan.meshes[stages.front()]))
+        return invalid(
+            fmt::format("{}is made of stages {} and {}, whose model axes differ in size", where, stages.front(), s));
     std::int64_t covered = 0;  // it is a union of stages
     for (std::int32_t s = 0; s < plan.stages; ++s)
       if (plan.on_mesh(static_cast<std::int32_t>(m), s))

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "runtime/verify/verify.h"
+#include "tests/runtime/draws.h"
 #include "tests/runtime/random_graph.h"
 
 using namespace mlp;
@@ -139,7 +140,83 @@ std::string try_one(const kernels::OpSet& ops, unsigned seed, Drawn& drawn) {
   return wrong.empty() ? wrong : which + wrong;
 }
 
+/// Stages of these dp widths, each with model axes of its own.
+std::vector<Mesh> stages_of(const std::vector<std::int64_t>& dp, const std::vector<std::int64_t>& tp) {
+  std::vector<Mesh> stages;
+  Rank first = 0;
+  for (std::size_t s = 0; s < dp.size(); ++s) {
+    stages.push_back(Mesh::dense({{"tp", tp[s]}, {"dp", dp[s]}}, first));
+    first += static_cast<Rank>(stages.back().size());
+  }
+  return stages;
+}
+
+/// As try_one(), with a tp of its own for each stage. `tried`: graphs whose stages share no parameter.
+std::string try_mixed(const kernels::OpSet& ops, unsigned seed, Drawn& drawn, int& tried) {
+  RandomCase c;
+  const Graph g = RandomGraph(ops, seed).graph(c);
+  std::vector<std::int64_t> tp;
+  for (std::size_t s = 0; s < c.dp.size(); ++s)
+    tp.push_back(static_cast<std::int64_t>(1 + philox(philox_key(seed, "mixed"), s, 0)[0] % 3));
+  if (std::all_of(tp.begin(), tp.end(), [&](std::int64_t t) { return t == tp[0]; })) return {};
+  const std::string which = "graph " + std::to_string(seed) + " (" + c.text + "): ";
+  CompileOptions o = options_of(seed, c);
+  if (c.pipeline.chunks > 1) o.pipeline = {}, o.stage_of_unit = {};
+  o.stages = stages_of(c.dp, tp);
+  const auto many = compile_and_verify(g, o, "the plan");
+  if (!many.ok()) {
+    const std::string why = many.status().message();
+    // Shared units and tied parameters need stages of equal model axes.
+    const bool shares = why.find("have model axes of other sizes") != std::string::npos ||
+                        why.find("need stages of equal meshes") != std::string::npos;
+    return shares ? "" : which + why;
+  }
+  ++tried;
+  drawn.divided += divides_a_parameter(*many);
+  // The same model axes, one place along dp, no schedule: the same bits.
+  CompileOptions narrow;
+  narrow.seed = seed;
+  narrow.costs = o.costs;
+  for (const std::string& unit : g.units())  // cut as the plan's
+    narrow.stage_of_unit.push_back(static_cast<std::int32_t>(
+        std::find_if(many->roles.begin(), many->roles.end(),
+                     [&](const PlanRole& role) { return std::count(role.units.begin(), role.units.end(), unit) > 0; }) -
+        many->roles.begin()));
+  narrow.stages = stages_of(std::vector<std::int64_t>(tp.size(), 1), tp);
+  const auto reference = compile_and_verify(g, narrow, "dp=1");
+  if (!reference.ok()) return which + reference.status().message();
+  narrow.stages = stage_meshes({1});
+  narrow.stage_of_unit = {};
+  const auto one = compile_and_verify(g, narrow, "one worker");
+  if (!one.ok()) return which + one.status().message();
+  const auto a = train_case(*reference, ops, c, 0), b = train_case(*many, ops, c, c.network_seed),
+             alone = train_case(*one, ops, c, 0);
+  if (!a.ok()) return which + "accepted, but on dp=1: " + a.status().message();
+  if (!b.ok()) return which + "accepted, but: " + b.status().message();
+  if (!alone.ok()) return which + "accepted, but alone: " + alone.status().message();
+  if (const auto wrong = difference(*b, *a); !wrong.empty()) return which + wrong;
+  const auto wrong = distance(*a, *alone, drawn);
+  return wrong.empty() ? wrong : which + wrong;
+}
+
 }  // namespace
+
+TEST_CASE(
+    "NU-1..3: 400 random graphs whose stages have model axes of their own complete with the bits of dp=1 on the same "
+    "axes, and nearly those of one worker") {
+  const auto ops = kernels::standard_ops();
+  int faults = 0, tried = 0;
+  Drawn drawn;
+  for (unsigned seed = 0; seed < 400 && faults < 8; ++seed) {
+    if (!test::is_drawn(seed)) continue;
+    const auto fault = try_mixed(ops, seed, drawn, tried);
+    CHECK_MESSAGE(fault.empty(), fault);
+    faults += !fault.empty();
+  }
+  MESSAGE(tried << " graphs, " << drawn.divided << " with divided parameters");
+  CHECK(tried >= 5);
+  CHECK(drawn.divided >= tried / 4);
+}
 
 TEST_CASE(
     "NU-1..3: 1,500 random graphs on random places are accepted, complete, equal one worker bitwise, and under tp "

@@ -29,12 +29,13 @@ bool weighs(const std::vector<StageWidths>& shapes, const StageWidths& dp) {
 }  // namespace
 
 TEST_CASE("shapes are named as meshes are") {
-  CHECK(shape_text({3}, 1) == "dp=3");
-  CHECK(shape_text({2, 2}, 1) == "dp=2,pp=2");
-  CHECK(shape_text({2, 1}, 2) == "dp=2/1,pp=2,tp=2");
-  CHECK(shape_text({1, 1, 1}, 1) == "pp=3");
-  CHECK(shape_text({1}, 2) == "tp=2");
-  CHECK(shape_text({1}, 1) == "dp=1");
+  CHECK(shape_text({3}, {1}) == "dp=3");
+  CHECK(shape_text({2, 2}, {1, 1}) == "dp=2,pp=2");
+  CHECK(shape_text({2, 1}, {2, 2}) == "dp=2/1,pp=2,tp=2");
+  CHECK(shape_text({1, 1, 1}, {1, 1, 1}) == "pp=3");
+  CHECK(shape_text({1}, {2}) == "tp=2");
+  CHECK(shape_text({1}, {1}) == "dp=1");
+  CHECK(shape_text({3, 1}, {1, 2}) == "dp=3/1,pp=2,tp=1/2");
 }
 
 TEST_CASE(
