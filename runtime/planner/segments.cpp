@@ -2,7 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "runtime/planner/passes.h"
 
@@ -35,6 +38,45 @@ std::vector<Pass> passes_of(const PlanDraft& draft) {
   return out;
 }
 
+using Group = std::tuple<std::int32_t, std::int32_t, std::int32_t, Pass, Rate>;  // program, mesh, unit, pass, rate
+
+/// Which segments and other actors wait for which: two segments that wait for each other, straight or through others,
+/// would never begin. So where data leaves a unit and comes back (u -> v -> u) the unit has several.
+class Waits {
+ public:
+  /// An actor that waits for none yet.
+  std::size_t add() {
+    waits_for_.emplace_back();
+    seen_.push_back(0);
+    return waits_for_.size() - 1;
+  }
+  void wait(std::size_t actor, std::size_t for_) {
+    if (actor != for_) waits_for_[actor].insert(for_);
+  }
+  /// Whether one of `from`, but for `actor` itself, waits for `actor`.
+  bool any_waits_for(const std::vector<std::size_t>& from, std::size_t actor) {
+    ++searches_;
+    std::vector<std::size_t> left;
+    const auto see = [&](std::size_t one) {
+      if (std::exchange(seen_[one], searches_) != searches_) left.push_back(one);
+    };
+    for (const std::size_t one : from)
+      if (one != actor) see(one);
+    while (!left.empty()) {
+      const std::size_t one = left.back();
+      left.pop_back();
+      if (one == actor) return true;
+      for (const std::size_t next : waits_for_[one]) see(next);
+    }
+    return false;
+  }
+
+ private:
+  std::vector<std::set<std::size_t>> waits_for_;
+  std::vector<std::size_t> seen_;  // by actor: the last search that has come to it
+  std::size_t searches_ = 0;
+};
+
 }  // namespace
 
 Segments make_segments(PlanDraft& draft) {
@@ -43,8 +85,6 @@ Segments make_segments(PlanDraft& draft) {
   const Lowered& low = draft.low;
   const auto pass_of = passes_of(draft);
   Segments out;
-  // program, mesh, unit, pass, rate
-  using Group = std::tuple<std::int32_t, std::int32_t, std::int32_t, Pass, Rate>;
   // Weight gradients apart go with the part of the backward pass that makes what they multiply: they run while the next
   // part waits for an exchange. Where passes have an order they are one segment of it.
   const auto follows = [&](const Group& group, const Group& from) {
@@ -55,6 +95,9 @@ Segments make_segments(PlanDraft& draft) {
   std::map<std::pair<Group, std::int32_t>, Ends> segments;
   std::vector<Group> group(low.nodes.size());
   std::vector<std::int32_t> part(low.nodes.size(), 0);
+  Waits waits;
+  std::vector<std::size_t> waiter(low.nodes.size());  // in `waits`
+  std::map<std::pair<Group, std::int32_t>, std::size_t> segment_waiter;
   out.node_actor.assign(low.nodes.size(), {});
   for (std::size_t i = 0; i < low.nodes.size(); ++i) {
     const LoweredNode& n = low.nodes[i];
@@ -72,7 +115,19 @@ Segments make_segments(PlanDraft& draft) {
         part[i] = std::max(part[i], part[from] + (cut ? 1 : 0));
       }
     }
-    if (n.kind != LoweredNode::Kind::op && n.kind != LoweredNode::Kind::report) continue;
+    const bool in_segment = n.kind == LoweredNode::Kind::op || n.kind == LoweredNode::Kind::report;
+    std::vector<std::size_t> makers;
+    for (const auto t : n.in)
+      if (const auto from = low.producer[t]; from >= 0) makers.push_back(waiter[from]);
+    while (in_segment && segment_waiter.count({group[i], part[i]}) > 0 &&
+           waits.any_waits_for(makers, segment_waiter.at({group[i], part[i]})))
+      ++part[i];
+    if (const auto known = segment_waiter.find({group[i], part[i]}); in_segment && known != segment_waiter.end())
+      waiter[i] = known->second;
+    else waiter[i] = waits.add();
+    if (in_segment) segment_waiter[{group[i], part[i]}] = waiter[i];
+    for (const std::size_t maker : makers) waits.wait(waiter[i], maker);
+    if (!in_segment) continue;
     auto [it, fresh] = segments.try_emplace({group[i], part[i]});
     if (fresh) {
       PlanActor a;

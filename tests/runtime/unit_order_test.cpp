@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "runtime/verify/verify.h"
+#include "tests/runtime/compiled.h"
 #include "tests/runtime/draws.h"
 #include "tests/runtime/random_graph.h"
 
@@ -125,4 +126,75 @@ TEST_CASE(
   MESSAGE(back << " graphs ran back and forth, " << refused << " were refused");
   CHECK(back > test::of_drawn(60));
   CHECK(refused >= test::of_drawn(30));
+}
+
+TEST_CASE(
+    "data that leaves a unit and comes back to it, on one stage or over others, gives the bits of units in a row") {
+  constexpr int layers = 7;
+  const auto build = [&](const std::vector<std::string>& units) {
+    Graph g(ops());
+    g.program("train", {4, 2});
+    g.unit(units[0]);
+    std::vector<Value> made = {
+        g.actor("data", "x", {}, {{"x", {DType::f32, {2, 12}}}}, {{"stream", std::string("x")}})[0]};
+    for (int l = 0; l < layers; ++l) {
+      const std::string name = "w" + std::to_string(l);
+      g.unit(units[static_cast<std::size_t>(l)]);
+      Value y = g.op("linear", {made.back(), g.param(name, {12, 12}, Init::normal(0.4f))}, {}, name + ".linear")[0];
+      y = g.op("relu", {y}, {}, name + ".relu")[0];
+      if (l >= 2) y = g.op("add", {y, made[made.size() - 2]}, {}, name + ".add")[0];  // over a layer
+      made.push_back(y);
+    }
+    const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 12}}}}, {{"stream", std::string("t")}})[0];
+    kernels::AdamW hyper;
+    g.minimize(g.op("mse_loss", {made.back(), t}, {{"scale", 0.1}})[0], hyper);
+    return g;
+  };
+  const auto losses = [&](const Graph& g, const CompileOptions& o) {
+    const Plan p = compiled(g, o);
+    SessionOptions session;
+    session.steps = 3;
+    const SimOutcome out = simulate_job(p, ops(), actor_set(), session, {.seed = 3});
+    REQUIRE_MESSAGE(out.job.status.ok(), out.job.status.message());
+    std::vector<double> all;
+    for (const StepResult& step : out.run.steps) all.insert(all.end(), {step.loss, step.grad_norm});
+    return all;
+  };
+  std::vector<std::string> in_a_row;
+  for (int l = 0; l < layers; ++l) in_a_row.push_back("unit" + std::to_string(l));
+  CompileOptions one;
+  one.seed = 5;
+  const auto expected = losses(build(in_a_row), one);
+  one.stages = stage_meshes({1}, 2);
+  const auto expected_tp = losses(build(in_a_row), one);
+  int parts = 0, refused = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    std::vector<std::string> units;
+    for (std::uint64_t l = 0; l < layers; ++l)
+      units.push_back(std::string(1, static_cast<char>('u' + philox(philox_key(seed, "units"), l, 0)[0] % 3)));
+    const Graph g = build(units);
+    CAPTURE(g.units().size());
+    for (const std::int64_t dp : {1, 2}) {
+      CompileOptions o;
+      o.seed = 5;
+      o.stages = stage_meshes({dp});
+      o.zero = static_cast<std::int32_t>(seed % 4);
+      if (const auto tried = compile(g, o); o.zero == 3 && !tried.ok()) {
+        CHECK(tried.status().message().find("with ZeRO 3 units of a stage follow each other; name a unit") !=
+              std::string::npos);
+        ++refused;
+        o.zero = 2;
+      }
+      CHECK(losses(g, o) == expected);
+      const Plan p = compiled(g, o);
+      for (const PlanActor& a : p.roles[0].actors) parts += a.name.ends_with(".fwd.1");
+      o.stages = stage_meshes({dp}, 2);
+      CHECK(losses(g, o) == expected_tp);
+      o.zero = static_cast<std::int32_t>(seed % 3);  // data goes back to earlier stages
+      o.stages = stage_meshes({dp, 1});
+      if (g.units().size() > 1) CHECK(losses(g, o) == expected);
+    }
+  }
+  CHECK(parts >= 20);
+  CHECK(refused >= 5);
 }
