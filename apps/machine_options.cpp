@@ -11,6 +11,7 @@
 #include "apps/job/lead.h"
 #include "apps/job/started.h"
 #include "apps/machines/task.h"
+#include "runtime/agents/agent_messages.h"
 #include "runtime/elastic/exit_codes.h"
 
 namespace troupe {
@@ -173,7 +174,7 @@ int train_where_asked(const runtime::App& app, lm::JobArguments a) {
 CLI::App* agent_command(CLI::App& cli, lm::AgentArguments& a) {
   auto* agent = cli.add_subcommand("agent", "Give this machine to a run: start and watch workers as it says");
   auto* join = agent->add_option("--join", a.join, "HOST:PORT of the run (no default)");
-  auto* token = agent->add_option("--token-file", a.token_file, token_help);
+  auto* token = agent->add_option("--token-file", a.token_file, token_help)->check(not_empty("the name of a file"));
   auto* store = store_options(*agent, a.store);
   store->needs(token)->excludes(join);
   agent
@@ -192,7 +193,15 @@ CLI::App* agent_command(CLI::App& cli, lm::AgentArguments& a) {
   agent->add_option("--places", a.places, fmt::format("workers that this machine takes (default: {})", a.places))
       ->check(whole_number(1, 65'536));
   agent->add_option("--name", a.name, "what the run calls this machine (default: its host name)")
-      ->check(one_line("a name"));
+      ->check(one_line("a name"))
+      ->check(CLI::Validator(
+          [](std::string& name) {
+            return name.size() > runtime::name_bytes_max
+                       ? fmt::format("expected a name of {} bytes at most, this one has {}", runtime::name_bytes_max,
+                                     name.size())
+                       : std::string();
+          },
+          ""));
   agent
       ->add_option("--net-device", a.net_device,
                    "network device of UCX for the workers of this machine, such as mlx5_0:1 or eth0 (default: what the "

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <system_error>
@@ -48,7 +49,9 @@ int serve_run(const AgentArguments& a, const std::string& join, const TokenKey& 
   o.join = join;
   std::unique_ptr<LeaderWatch> leader;
   if (!a.store.url.empty()) {
-    auto store = open_store(a.store);
+    StoreOptions options = a.store;
+    options.deadline_ms = std::min<std::int64_t>(options.deadline_ms, a.wait_s * std::int64_t{1000});
+    auto store = open_store(options);
     if (!store.ok()) return say(store.status(), exit_usage);
     if (const Status s = check_lead_at(a.lead_at, **store); !s.ok()) return say(s, exit_usage);
     leader = std::make_unique<LeaderWatch>(

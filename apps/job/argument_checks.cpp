@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apps/job/guards.h"
 #include "apps/job/sampling.h"
 #include "apps/options/recovery.h"
 #include "devices/base/text_table.h"
@@ -87,9 +88,7 @@ std::vector<std::string> useless_arguments(const JobArguments& a, const LmConfig
   if (a.machines.count_min > 1 && (config.run.recovery == "off" || a.replace == "always"))
     out.push_back(
         fmt::format("--min-nodes {} has no effect: it needs --recovery and --replace never", a.machines.count_min));
-  if (const auto r = parse_recovery(config.run.recovery);
-      r.ok() && a.guard_every != JobArguments().guard_every && (a.machines.count < 2 || !r->slots))
-    out.push_back(fmt::format("--guard-every {} has no effect: it needs --recovery slots and --nodes", a.guard_every));
+  if (auto text = no_guards(a, config); !text.empty()) out.push_back(std::move(text));
   if (const auto r = parse_recovery(config.run.recovery); r.ok() && r->copy_every >= steps - first && steps > first)
     out.push_back(
         fmt::format("--recovery {}: of {} only the state before the first is copied: a loss takes the run back to it",

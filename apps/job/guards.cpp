@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "apps/options/recovery.h"
 #include "devices/base/text_table.h"
 #include "runtime/place/guard_layout.h"
 
@@ -58,6 +59,13 @@ Status check_guard_every(const std::string& text) {
   if (text == "auto" || text == "off" || (n >= guard_within_least && n <= guard_within_most)) return {};
   return invalid(fmt::format("'{}': expected auto, off, or the steps that a loss may repeat, {} to {}", text,
                              guard_within_least, guard_within_most));
+}
+
+std::string no_guards(const JobArguments& a, const LmConfig& config) {
+  const auto recovery = parse_recovery(config.run.recovery);
+  if (number_in(a.guard_every) <= 0 || !recovery.ok() || (a.machines.count > 1 && recovery->slots)) return {};
+  return fmt::format("--guard-every {} has no effect: it needs --recovery slots and 2 machines or more (--nodes)",
+                     a.guard_every);
 }
 
 GuardChoice choose_guards(const JobArguments& a, const Plan& plan, double step_s, std::int64_t steps) {

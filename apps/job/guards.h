@@ -17,6 +17,9 @@ struct GuardChoice {
   std::string warning;           ///< why what --guard-every asks for has no effect; empty: it has, or nothing is asked
 };
 
+/// A warning where a number is asked for, and the options leave nothing to guard; else empty.
+std::string no_guards(const JobArguments& a, const LmConfig& config);
+
 /// Error: names what `text` is, and what --guard-every expects: "auto", "off", or a number.
 Status check_guard_every(const std::string& text);
 

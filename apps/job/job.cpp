@@ -124,9 +124,9 @@ int train_command(const App& app, const JobArguments& arguments) {
   std::optional<Resume> resume;
   std::optional<ResumePoint> point;
   if (a.resumes_memory() && (a.machines.count == 0 || a.config_path.empty()))
-    return say(
-        invalid("--resume memory: agents keep what a run has in memory: give its configuration, and its --nodes"),
-        exit_usage);
+    return say(invalid("--resume memory: agents keep what a run has in memory: give its " +
+                       std::string(a.config_path.empty() ? "configuration" : "--nodes")),
+               exit_usage);
   if (a.resumes_or_begins() && a.config_path.empty())
     return say(invalid("--resume auto: the run may begin: give its configuration"), exit_usage);
   if (a.resumes) {
@@ -170,6 +170,7 @@ int plan_command(const App& app, const JobArguments& a) {
   if (const Status s = verify(plan); !s.ok()) return say(s, exit_plan);
   auto predicted = predict(plan);
   if (!predicted.ok()) return say(predicted.status(), exit_plan);
+  if (const std::string none = no_guards(a, drawn->prepared.config); !none.empty()) log_warn(none);
   const GuardChoice guards = choose_guards(a, plan, predicted->game.step_s, drawn->prepared.config.schedule.steps);
   if (!guards.warning.empty()) log_warn(guards.warning);
   report::print(plan_text(plan, predicted->places, predicted->game) + "\n" + costs_text(a, drawn->prepared.costs_from) +

@@ -246,6 +246,9 @@ std::string Training::why_none_is_kept(std::int64_t lines) {
     return "they have kept nothing";
   if (!kept_plans().are_of_run(agents)) return "what they have kept is of another configuration, text or output folder";
   if (lines == 0) return fmt::format("'{}/metrics.jsonl' has no line of a step", a_.out);
+  if (const auto later = kept_plans().newest(agents, std::numeric_limits<std::int64_t>::max()))
+    return fmt::format("they have kept step {}, and '{}/metrics.jsonl' ends with step {}: lines of it are lost",
+                       later->run.version, a_.out, lines - 1);
   return "a machine that has a part of it is missing";
 }
 

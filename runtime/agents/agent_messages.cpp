@@ -300,7 +300,6 @@ Expected<FromAgent> decode_from_agent(std::span<const std::byte> in) {
                       x.getNetDevice().cStr(), x.getHost().cStr(),   {},
                       x.getMemoryBytes(),      x.getNumbers().cStr()};
             for (const std::string* text : {&out.machine, &out.net_device, &out.host, &out.numbers}) {
-              constexpr std::size_t name_bytes_max = 255;
               if (text->size() > name_bytes_max) refuse("a name of more than 255 bytes");
               if (plain_line(*text) != *text || text->find('\t') != std::string::npos)
                 refuse("a name with control characters");

@@ -14,6 +14,9 @@ namespace troupe::runtime {
 
 // ---- to an agent -------------------------------------------------------------------------------------
 
+/// Of the name of a machine, a device or a host, in a message.
+inline constexpr std::size_t name_bytes_max = 255;
+
 /// That who sends it lives: each end sends one whenever it has sent nothing for an eighth of Welcome::budget_ms.
 struct Beat {};
 /// The job takes the machine. An agent of which the job hears nothing for `budget_ms` counts as lost. A job that says

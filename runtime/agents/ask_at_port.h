@@ -9,8 +9,8 @@
 namespace troupe::runtime {
 
 /// The answer of the job that listens at HOST:PORT to a request as those of a JobSocket (runtime/launch/job_socket.h).
-/// Waits for it, for `limit_s`. Error (`invalid`): that is no host and port, or the job has another token;
-/// (`unavailable`): no job listens there, or it gives no answer.
+/// Waits for it, for `limit_s`. Error (`invalid`): that is no host and port;
+/// (`unavailable`): no job with this token listens there, or it gives no answer.
 Expected<std::string> ask_at_port(const std::string& address, const TokenKey& token, const std::string& request,
                                   int limit_s);
 

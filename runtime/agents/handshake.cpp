@@ -51,11 +51,18 @@ Handshake::Proof Handshake::proof_of(End end) const {
   return hash<proof_bytes>(std::span(secret_).first(32), bytes_of(end == End::joins ? "joins" : "accepts"));
 }
 
+Status Handshake::wrong(const char* of_who_joins) const {
+  // A run proves nothing to an end that has not proved the token (HS-2 who asks proves first): this may be anything.
+  if (end_ == End::joins)
+    return Status(Code::unavailable, "what listens there is no run of Troupe, or one with another token");
+  return invalid(of_who_joins);
+}
+
 Status Handshake::take(std::span<const std::byte> bytes) {
   REQUIRE(awaits() > 0 && bytes.size() == awaits(), awaits(), bytes.size());
   if (awaits_ == Turn::opening) return take_opening(bytes);
   const Proof proof = proof_of(end_ == End::joins ? End::accepts : End::joins);
-  if (sodium_memcmp(bytes.data(), proof.data(), proof.size()) != 0) return invalid("the peer has another token");
+  if (sodium_memcmp(bytes.data(), proof.data(), proof.size()) != 0) return wrong("the peer has another token");
   if (end_ == End::accepts) send(proof_of(end_));
   awaits_ = Turn::done;
   return {};
@@ -65,7 +72,7 @@ Status Handshake::take_opening(std::span<const std::byte> peer) {
   std::array<std::byte, key_bytes + 2 * opening_bytes> text;  // what both know, then the transcript
   // A public key of small order gives the same for every secret key.
   if (crypto_scalarmult(raw(text.data()), raw(secret_key_.data()), raw(peer.data())) != 0)
-    return invalid("the peer has sent no public key");
+    return wrong("the peer has sent no public key");
   const std::span<const std::byte> own = own_;
   auto at = text.begin() + key_bytes;
   for (const auto part : end_ == End::joins ? std::array{own, peer} : std::array{peer, own})

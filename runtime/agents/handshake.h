@@ -43,8 +43,9 @@ class Handshake {
   std::vector<std::byte> take_out() { return std::exchange(out_, {}); }
   /// How many bytes take() needs next; 0: the handshake is done.
   std::size_t awaits() const;
-  /// What the peer has sent. Error (`invalid`): it has another token, or is no such peer; nothing may be sent to it any
-  /// more. REQUIRES: as many bytes as awaits() says, not 0.
+  /// What the peer has sent. Error: it has another token, or is no such peer (`invalid`; of the end that joins
+  /// `unavailable`: the run may listen there later). Nothing may be sent to it any more. REQUIRES: as many bytes as
+  /// awaits() says, not 0.
   Status take(std::span<const std::byte> bytes);
   /// REQUIRES: done.
   SessionKeys keys() const;
@@ -52,6 +53,7 @@ class Handshake {
  private:
   static constexpr std::size_t opening_bytes = 64, proof_bytes = 32;
   using Proof = std::array<std::byte, proof_bytes>;
+  Status wrong(const char* of_who_joins) const;
   Status take_opening(std::span<const std::byte> bytes);
   Proof proof_of(End end) const;
   void send(std::span<const std::byte> bytes) { out_.insert(out_.end(), bytes.begin(), bytes.end()); }

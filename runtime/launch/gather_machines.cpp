@@ -115,6 +115,14 @@ Expected<bool> Gathering::done(std::int64_t now_ns) {
                                                machines_.count, machines_.wait_s, machines_.joins_by));
 }
 
+std::string Gathering::answer(const std::string& request, std::int64_t now_ns) const {
+  std::string names;
+  for (const JoinedAgent& one : joined_) names += (names.empty() ? ": " : ", ") + one.joins.machine;
+  const std::int64_t left_s = std::max<std::int64_t>(0, machines_.wait_s - (now_ns - begun_ns_) / 1'000'000'000);
+  return fmt::format("{}the job has not begun: {} of {} machines have joined{}; it waits {} more s for the others",
+                     request == "ps" ? "" : "troupe: ", joined_.size(), machines_.count, names, left_s);
+}
+
 std::vector<JoinedAgent> Gathering::take_joined() {
   std::sort(joined_.begin(), joined_.end(),
             [](const auto& a, const auto& b) { return a.joins.machine < b.joins.machine; });
@@ -144,6 +152,7 @@ Expected<std::vector<AgentPort::Joined>> gather_machines(AgentPort& port, const 
     for (const std::string& machine : gone) gathering.lost(machine);
     port.turn(clock.now_ns());
     for (AgentPort::Joined& one : port.take_joined()) gathering.take(std::move(one), clock.now_ns());
+    port.serve_requests([&](const std::string& request) { return gathering.answer(request, clock.now_ns()); });
     if (interrupted) return std::vector<AgentPort::Joined>();
     const Status gave_up = machines.give_up ? machines.give_up() : Status{};
     if (!gave_up.ok()) turn_away(gathering.joined(), gave_up);

@@ -43,6 +43,8 @@ class Gathering {
   void lost(const std::string& machine);
   /// True: all have joined that the job waits for; false: not yet. Error: as gather_machines.
   Expected<bool> done(std::int64_t now_ns);
+  /// What a process hears that asks the job something (runtime/launch/job_socket.h), which has not begun.
+  std::string answer(const std::string& request, std::int64_t now_ns) const;
   /// Those that have joined, by name.
   std::vector<JoinedAgent> take_joined();
 

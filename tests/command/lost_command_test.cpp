@@ -224,6 +224,32 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a run that is gone on with, and has lost lines of steps that its agents have kept, says so") {
+  LostCommand lost;
+  if (!lost.machines.ok) return skip(Machines::why_not);
+  lost.begin_agents();
+  const std::string metrics = lost.job.out + "/metrics.jsonl";
+  {
+    Run first(lost.command("dp=2", "300"));
+    REQUIRE(first.wait_for_lines(metrics, 40));
+    first.send_to_group(SIGKILL);
+    check_nothing_left(first.wait(5));
+  }
+  const std::string whole = read(metrics);
+  std::string torn = whole;
+  for (int line = 0; line < 5; ++line) torn.erase(torn.rfind('\n', torn.size() - 2) + 1);
+  write_text(metrics, torn);
+  const std::vector<std::string> more{"--resume", "memory", "--node-wait", "5"};
+  check_failure(run(lost.command("dp=2", "300", more)), exit_checkpoint,
+                {"the agents have kept no whole step of this run: they have kept step ",
+                 "metrics.jsonl' ends with step ", ": lines of it are lost"});
+  write_text(metrics, whole);
+  const Outcome o = run(lost.command("dp=2", "300", more), 60);
+  INFO(o.err);
+  CHECK(o.code == exit_ok);
+  CHECK(told_by(lost.job.out) == told_alone(lost.alone("300")));
+}
+
 /// TROUPE_KILLS=50 for the figure that is promised; a few in an ordinary run of the tests.
 TEST_CASE("kill -9 of the command at random times, over and over, repeats at most a step each time and skips none") {
   const char* chosen = std::getenv("TROUPE_KILLS");

@@ -59,6 +59,17 @@ TEST_CASE("an agent with another token is refused, and the run waits for one tha
   CHECK(other.code == exit_worker);
   CHECK(other.err.find("it may have another token") != std::string::npos);
   job.token = right;
+  // Who has the token hears what the run waits for.
+  const auto asked = [&](std::vector<std::string> words) {
+    words.insert(words.begin() + 1, {Machines::address(0) + ":" + agents_port, "--token-file", right});
+    return run(machines.on(1, troupe_command(std::move(words))), 5);
+  };
+  const std::string waits = "the job has not begun: 0 of 1 machines have joined; it waits ";
+  const Outcome ps = asked({"ps"});
+  CHECK(ps.code == exit_ok);
+  CHECK(ps.out.starts_with(waits));
+  check_one_line(asked({"scale", "--mesh", "dp=1"}), exit_plan, {waits});
+  check_one_line(asked({"logs"}), exit_output, {waits});
   const Outcome agent = run(job.agent(0));
   CHECK(agent.code == exit_ok);
   const Outcome o = command.wait();
@@ -116,6 +127,12 @@ TEST_CASE("an agent whose machine's name is taken is refused for as long as it i
   CHECK(taken.err.find("there is a machine " + w.machines.name(1) + " already") != std::string::npos);
   w.check_end();
   CHECK_FALSE(std::filesystem::exists(w.job.out + "/incidents.jsonl"));
+}
+
+TEST_CASE("a name that no run takes is refused where it is given") {
+  const std::string name(256, 'b');
+  check_one_line(run(troupe_command({"agent", "--join", "127.0.0.1:1", "--name", name})), exit_usage,
+                 {"--name: expected a name of 255 bytes at most, this one has 256"});
 }
 
 TEST_CASE("who has the token asks a run from another machine what it does, and to go on with another mesh") {

@@ -66,6 +66,24 @@ TEST_CASE("arguments that can have no effect are told, and those that the job ha
                    {std::string(option) + " is given 2 times, once for each rank: the job has one worker, rank 0"});
 }
 
+TEST_CASE("a number of --guard-every that the options leave nothing for is told by train and plan, `off` by none") {
+  TempDir dir;
+  const std::string none = "--guard-every 5 has no effect: it needs --recovery slots and 2 machines or more (--nodes)";
+  const auto told = [](const Outcome& o) {
+    INFO(o.err);
+    CHECK(o.code == exit_ok);
+    return o.err;
+  };
+  CHECK(told(run(train(dir / "out", {"--guard-every", "5", "--recovery", "slots"}))) ==
+        "troupe: warning: " + none + "\n");
+  CHECK(told(run(train(dir / "off", {"--guard-every", "off"}))).empty());
+  for (const std::string recovery : {"off", "copies:4"})
+    CHECK(told(run(troupe_command({"plan", tiny_config, "--mesh", "dp=2", "--zero", "1", "--nodes", "2",
+                                   "--guard-every", "5", "--set", "run.recovery=" + recovery}))) ==
+          "troupe: warning: " + none + "\n");
+  CHECK(told(run(troupe_command({"plan", tiny_config, "--guard-every", "off"}))).empty());
+}
+
 TEST_CASE("--keep and --checkpoint-dir are told to have no effect where no checkpoint is saved, or looked for there") {
   TempDir dir;
   const auto told = [&](std::vector<std::string> words) {

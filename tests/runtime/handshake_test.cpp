@@ -70,6 +70,17 @@ TEST_CASE("an end with another token is refused, and is shown no proof (HS-2 who
   CHECK(both.of_accepts.size() == 64);  // its opening
 }
 
+TEST_CASE("an end that joins where no run listens, or one with another token, may try again: a run may come there") {
+  for (const bool small_order : {false, true}) {
+    Handshake joins(End::joins, token());
+    (void)joins.take_out();
+    Status s = joins.take(Bytes(64, small_order ? std::byte{0} : std::byte{9}));
+    if (s.ok()) s = joins.take(Bytes(32, std::byte{9}));
+    CHECK(s.code() == Code::unavailable);
+    CHECK(s.message() == "what listens there is no run of Troupe, or one with another token");
+  }
+}
+
 TEST_CASE("what was heard on one connection proves nothing on another one (HS-1 challenge)") {
   Both heard;
   REQUIRE(heard.run().ok());

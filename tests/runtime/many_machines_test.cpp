@@ -34,6 +34,12 @@ TEST_CASE("a job for which too few machines have joined says how many, and what 
   CHECK_FALSE(*gathering.done(2'999'999'999));
   CHECK(gathering.done(3'000'000'000).status().message() ==
         "0 of 2 machines have joined within 3 s (the tasks of mpirun)");
+  // Others may ask it meanwhile.
+  CHECK(gathering.answer("ps", 0) ==
+        "the job has not begun: 0 of 2 machines have joined; it waits 3 more s for the others");
+  gathering.take({nullptr, "", {"north", 1, "program", "", "", {}, 1, ""}}, 0);
+  CHECK(gathering.answer("scale dp=1", 2'000'000'000) ==
+        "troupe: the job has not begun: 1 of 2 machines have joined: north; it waits 1 more s for the others");
 }
 
 TEST_CASE(
