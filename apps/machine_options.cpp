@@ -12,6 +12,7 @@
 #include "apps/job/started.h"
 #include "apps/machines/task.h"
 #include "runtime/agents/agent_messages.h"
+#include "runtime/agents/connection.h"
 #include "runtime/elastic/exit_codes.h"
 
 namespace troupe {
@@ -41,6 +42,11 @@ CLI::Option* store_options(CLI::App& command, runtime::StoreOptions& store) {
   return url;
 }
 
+/// HOST:PORT.
+CLI::Validator an_address() {
+  return CLI::Validator([](std::string& text) { return runtime::check_address(text).message(); }, "");
+}
+
 constexpr const char* token_help =
     "file with the secret that a run and its agents share; its owner alone may read it (no default)";
 
@@ -59,7 +65,7 @@ void agents_options(CLI::App& command, lm::JobArguments& arguments) {
                      .add_option("--listen", machines.listen,
                                  "HOST:PORT at which agents join (default: with --hosts or a launcher an address of "
                                  "this machine, and a port that is free)")
-                     ->check(not_empty("HOST:PORT"));
+                     ->check(an_address());
   auto* token =
       command.add_option("--token-file", machines.token_file, token_help)->check(not_empty("the name of a file"));
   command
@@ -173,7 +179,7 @@ int train_where_asked(const runtime::App& app, lm::JobArguments a) {
 
 CLI::App* agent_command(CLI::App& cli, lm::AgentArguments& a) {
   auto* agent = cli.add_subcommand("agent", "Give this machine to a run: start and watch workers as it says");
-  auto* join = agent->add_option("--join", a.join, "HOST:PORT of the run (no default)");
+  auto* join = agent->add_option("--join", a.join, "HOST:PORT of the run (no default)")->check(an_address());
   auto* token = agent->add_option("--token-file", a.token_file, token_help)->check(not_empty("the name of a file"));
   auto* store = store_options(*agent, a.store);
   store->needs(token)->excludes(join);

@@ -93,7 +93,7 @@ std::vector<Holding> HoldingList::holdings_intersecting(const Extent& extent) co
 }
 
 bool same_parts(const Sbp& a, const Sbp& b, const Shape& shape, std::int64_t n) {
-  if (a == b) return true;
+  if (a == b || n == 1) return true;
   if (!a.is_split() || !b.is_split() || a.dim != b.dim) return false;
   const auto whole = shape[static_cast<std::size_t>(a.dim)];
   for (std::int64_t i = 0; i < n; ++i)

@@ -134,6 +134,8 @@ std::string text_of(const sockaddr_storage& at, socklen_t size) {
 
 }  // namespace
 
+Status check_address(const std::string& address) { return host_and_port(address).status(); }
+
 Expected<int> connect_to(const std::string& address, std::size_t attempt) {
   return socket_for(address, 0, Code::unavailable, attempt, [](int fd, const addrinfo& a) {
     send_at_once(fd);

@@ -47,6 +47,8 @@ class Connection final : public AgentLink {
 /// or cannot be. A host may have several addresses: each attempt takes the next one. Error (`invalid`): that is no host
 /// and port; (`unavailable`): there is no such host.
 Expected<int> connect_to(const std::string& address, std::size_t attempt = 0);
+/// Error: no HOST:PORT.
+Status check_address(const std::string& address);
 /// Error: no HOST:PORT, or an address in digits at which this machine cannot listen, be the port free or taken.
 Status check_own_address(const std::string& address);
 /// A socket that listens at HOST:PORT. Error (`invalid`): that is no host and port; (`io`): of the system.

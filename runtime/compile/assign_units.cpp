@@ -45,10 +45,10 @@ Status check_pipeline(const Pipeline& pipeline, std::int32_t stages, const Graph
 }
 
 /// Stages in a row that units are cut into: those of one model, or of all.
-struct Chain {
+struct StageRange {
   std::int32_t model = -1;  ///< index into Graph::models; -1: all
   std::int32_t first = 0, stages = 1;
-  /// Behind the last virtual stage. A pipeline with several chunks a stage has one chain.
+  /// Behind the last virtual stage. A pipeline with several chunks a stage has one range.
   std::int32_t virtual_end(const Plan& plan) const { return first + stages * plan.pipeline.chunks; }
   bool has(const Graph& graph, std::size_t unit) const {
     return model < 0 || graph.model_of(static_cast<std::int32_t>(unit)) == model;
@@ -56,22 +56,23 @@ struct Chain {
 };
 
 /// Puts the meshes of the models' stages one behind the other, ranks numbered through.
-Expected<std::vector<Chain>> join_models(const Graph& graph, const CompileOptions& options, std::vector<Mesh>& stages) {
+Expected<std::vector<StageRange>> join_models(const Graph& graph, const CompileOptions& options,
+                                              std::vector<Mesh>& stages) {
   const auto& names = graph.models();
   if (!options.stages.empty())
     return invalid("CompileOptions has stages and models: the stages of a graph are the one or the other");
-  std::vector<Chain> chains;
+  std::vector<StageRange> ranges;
   Rank ranks = 0;
   for (const ModelStages& of : options.models) {
     const std::string where = "CompileOptions::models, '" + of.model + "'";
     const auto model = static_cast<std::int32_t>(std::find(names.begin(), names.end(), of.model) - names.begin());
     if (model == std::ssize(names))
       return invalid(fmt::format("{}: the graph has no such model; it has {}", where, fmt::join(names, ", ")));
-    if (std::any_of(chains.begin(), chains.end(), [&](const Chain& chain) { return chain.model == model; }))
+    if (std::any_of(ranges.begin(), ranges.end(), [&](const StageRange& range) { return range.model == model; }))
       return invalid(where + " is there twice");
     if (of.stages.empty()) return invalid(where + " has no stages: give a mesh for each, see stage_meshes");
     TROUPE_TRY(check_stage_meshes(of.stages).in(where));
-    chains.push_back({model, static_cast<std::int32_t>(stages.size()), static_cast<std::int32_t>(of.stages.size())});
+    ranges.push_back({model, static_cast<std::int32_t>(stages.size()), static_cast<std::int32_t>(of.stages.size())});
     const Rank first = ranks;
     for (Mesh mesh : of.stages) {
       std::vector<Rank> moved = mesh.ranks;
@@ -81,18 +82,24 @@ Expected<std::vector<Chain>> join_models(const Graph& graph, const CompileOption
       stages.push_back(std::move(mesh));
     }
   }
-  for (std::int32_t model = 0; model < std::ssize(names); ++model)
-    if (std::none_of(chains.begin(), chains.end(), [&](const Chain& chain) { return chain.model == model; }))
+  for (std::int32_t model = 0; model < std::ssize(names); ++model) {
+    bool has_unit = false;
+    for (std::int32_t u = 0; u < std::ssize(graph.units()); ++u) has_unit |= graph.model_of(u) == model;
+    if (!has_unit)
+      return invalid("model '" + names[static_cast<std::size_t>(model)] +
+                     "' of the graph has no unit: name one, or an op, behind it");
+    if (std::none_of(ranges.begin(), ranges.end(), [&](const StageRange& range) { return range.model == model; }))
       return invalid("CompileOptions::models has no stages for model '" + names[static_cast<std::size_t>(model)] +
                      "' of the graph");
-  return chains;
+  }
+  return ranges;
 }
 
 /// One stage per unit, of its own model, in any order, no stage left out.
 Status check_cuts(const Graph& graph, const Plan& plan, const std::vector<std::int32_t>& stage_of_unit,
-                  const std::vector<Chain>& chains) {
+                  const std::vector<StageRange>& ranges) {
   const auto& units = graph.units();
-  const std::int32_t stages = chains.back().virtual_end(plan);
+  const std::int32_t stages = ranges.back().virtual_end(plan);
   if (stage_of_unit.size() != units.size())
     return invalid(
         fmt::format("CompileOptions::stage_of_unit has {} entries and the graph has {} units: give one stage per unit, "
@@ -104,12 +111,12 @@ Status check_cuts(const Graph& graph, const Plan& plan, const std::vector<std::i
     if (s < 0 || s >= stages)
       return invalid(fmt::format("unit '{}' is on stage {}; there are stages 0 to {}", units[u], s, stages - 1));
     used[static_cast<std::size_t>(s)] = true;
-    for (const Chain& chain : chains)
-      if (chain.has(graph, u) && (s < chain.first || s >= chain.virtual_end(plan)))
+    for (const StageRange& range : ranges)
+      if (range.has(graph, u) && (s < range.first || s >= range.virtual_end(plan)))
         return invalid(
             fmt::format("unit '{}' of model '{}' is on stage {}; the model has stages {} to {}", units[u],
                         graph.models()[static_cast<std::size_t>(graph.model_of(static_cast<std::int32_t>(u)))], s,
-                        chain.first, chain.virtual_end(plan) - 1));
+                        range.first, range.virtual_end(plan) - 1));
   }
   if (const auto none = std::find(used.begin(), used.end(), false); none != used.end())
     return invalid(
@@ -164,22 +171,22 @@ std::vector<std::size_t> flow_order(const Graph& graph) {
   return order;
 }
 
-/// Cuts the units of a chain, in the order of the data, into runs of about equal cost, one for each of its stages. All
+/// Cuts the units of a range, in the order of the data, into runs of about equal cost, one for each of its stages. All
 /// stages share the cost of shared units, so shared units are not counted and go with the unit before.
-Status cut(const Graph& graph, const Plan& plan, const Chain& chain, const std::vector<std::size_t>& order,
+Status cut(const Graph& graph, const Plan& plan, const StageRange& range, const std::vector<std::size_t>& order,
            std::vector<std::int32_t>& stage_of_unit) {
   // By unit: the number of unshared units before it, in the order of the data (a shared unit: before the unshared unit
   // that it goes with).
   std::vector<std::int32_t> run_of(graph.units().size(), 0);
   std::int32_t runs = 0;
   for (const std::size_t u : order) {
-    if (!chain.has(graph, u)) continue;
+    if (!range.has(graph, u)) continue;
     if (!graph.is_shared(static_cast<std::int32_t>(u))) ++runs;
     run_of[u] = std::max(0, runs - 1);
   }
   std::vector<UnitCost> costs(static_cast<std::size_t>(std::max(1, runs)));
   for (const auto& n : graph.nodes()) {
-    if (!chain.has(graph, static_cast<std::size_t>(n.unit))) continue;
+    if (!range.has(graph, static_cast<std::size_t>(n.unit))) continue;
     if (n.kind == Node::Kind::param && !graph.is_shared(n.unit)) {
       const auto& type = graph.tensors()[n.out[0]].type;
       costs[run_of[n.unit]].param_bytes += static_cast<double>(elements(type.shape) * size_of(type.dtype));
@@ -194,29 +201,33 @@ Status cut(const Graph& graph, const Plan& plan, const Chain& chain, const std::
                          static_cast<double>(plan.step_spec().microbatches);
     costs[run_of[n.unit]].seconds += times * plan.costs.kernel_s(n.op, cost.flops, cost.bytes);
   }
-  std::vector<std::int64_t> widths;
-  for (std::int32_t k = chain.first; k < chain.virtual_end(plan); ++k) widths.push_back(plan.dp_width(k % plan.stages));
-  auto stage_of_run = partition_units(costs, widths);
+  std::vector<std::int64_t> widths, parts;
+  for (std::int32_t k = range.first; k < range.virtual_end(plan); ++k) {
+    widths.push_back(plan.dp_width(k % plan.stages));
+    parts.push_back(plan.meshes[k % plan.stages].size() / widths.back());
+  }
+  if (std::all_of(parts.begin(), parts.end(), [&](std::int64_t n) { return n == parts[0]; })) parts.clear();
+  auto stage_of_run = partition_units(costs, widths, parts);
   if (!stage_of_run.ok())
-    return chain.model < 0
+    return range.model < 0
                ? stage_of_run.status()
-               : stage_of_run.status().in("model '" + graph.models()[static_cast<std::size_t>(chain.model)] + "'");
+               : stage_of_run.status().in("model '" + graph.models()[static_cast<std::size_t>(range.model)] + "'");
   for (std::size_t u = 0; u < run_of.size(); ++u)
-    if (chain.has(graph, u)) stage_of_unit[u] = chain.first + (*stage_of_run)[static_cast<std::size_t>(run_of[u])];
+    if (range.has(graph, u)) stage_of_unit[u] = range.first + (*stage_of_run)[static_cast<std::size_t>(run_of[u])];
   return {};
 }
 
-/// The mesh of all stages of a chain together, with one more model axis before dp. REQUIRES: the stages' own meshes are
+/// The mesh of all stages of a range together, with one more model axis before dp. REQUIRES: the stages' own meshes are
 /// equal, and have that axis, of size 1, so that all meshes have the same axes.
-std::int32_t share_stages(const Chain& chain, Plan& plan) {
-  const Mesh& first = plan.meshes[chain.first];
-  const std::int32_t end = chain.first + chain.stages;
+std::int32_t share_stages(const StageRange& range, Plan& plan) {
+  const Mesh& first = plan.meshes[range.first];
+  const std::int32_t end = range.first + range.stages;
   Mesh all = first;
-  all.axes[static_cast<std::size_t>(all.axis(stages_axis))].size = chain.stages;
+  all.axes[static_cast<std::size_t>(all.axis(stages_axis))].size = range.stages;
   std::vector<Rank> together;
-  const std::int64_t width = plan.dp_width(chain.first);
+  const std::int64_t width = plan.dp_width(range.first);
   for (std::int64_t row = 0; row < first.size(); row += width)
-    for (std::int32_t s = chain.first; s < end; ++s) {
+    for (std::int32_t s = range.first; s < end; ++s) {
       const auto& ranks = plan.meshes[s].ranks;
       together.insert(together.end(), ranks.begin() + row, ranks.begin() + row + width);
     }
@@ -227,32 +238,32 @@ std::int32_t share_stages(const Chain& chain, Plan& plan) {
 
 /// Error: shared units of stages whose meshes differ.
 Expected<std::vector<UnitPlace>> units_on_meshes(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit,
-                                                 const std::vector<Chain>& chains, Plan& plan) {
+                                                 const std::vector<StageRange>& ranges, Plan& plan) {
   std::vector<UnitPlace> units;
   for (const std::int32_t stage : stage_of_unit) units.push_back({stage % plan.stages, stage});
-  const auto shared = [&](const Chain& chain, std::size_t u) {
-    return chain.stages > 1 && chain.has(graph, u) && graph.is_shared(static_cast<std::int32_t>(u));
+  const auto shared = [&](const StageRange& range, std::size_t u) {
+    return range.stages > 1 && range.has(graph, u) && graph.is_shared(static_cast<std::int32_t>(u));
   };
-  std::vector<Chain> sharing;
-  for (const Chain& chain : chains) {
+  std::vector<StageRange> sharing;
+  for (const StageRange& range : ranges) {
     bool any = false;
-    for (std::size_t u = 0; u < units.size(); ++u) any |= shared(chain, u);
+    for (std::size_t u = 0; u < units.size(); ++u) any |= shared(range, u);
     if (!any) continue;
-    sharing.push_back(chain);
-    const Mesh& first = plan.meshes[chain.first];
-    for (std::int32_t s = chain.first + 1; s < chain.first + chain.stages; ++s)
+    sharing.push_back(range);
+    const Mesh& first = plan.meshes[range.first];
+    for (std::int32_t s = range.first + 1; s < range.first + range.stages; ++s)
       if (plan.meshes[s].axes != first.axes)
         return invalid(
             fmt::format("units shared by all stages need stages of equal meshes; stage {} has {}, stage {} {}",
-                        chain.first, to_string(first), s, to_string(plan.meshes[s])));
+                        range.first, to_string(first), s, to_string(plan.meshes[s])));
   }
   if (!sharing.empty())
     for (Mesh& mesh : plan.meshes)
       mesh.axes.insert(dp_axis(mesh) < 0 ? mesh.axes.end() : mesh.axes.begin() + dp_axis(mesh), Axis{stages_axis, 1});
-  for (const Chain& chain : sharing) {
-    const std::int32_t all = share_stages(chain, plan);
+  for (const StageRange& range : sharing) {
+    const std::int32_t all = share_stages(range, plan);
     for (std::size_t u = 0; u < units.size(); ++u)
-      if (shared(chain, u)) units[u].mesh = all;
+      if (shared(range, u)) units[u].mesh = all;
   }
   return units;
 }
@@ -264,12 +275,12 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   if (graph.programs().empty())
     return invalid("the graph has no program: name one with program(...) before the first op");
   std::vector<Mesh> stages = options.stages;
-  std::vector<Chain> chains;
+  std::vector<StageRange> ranges;
   if (!options.models.empty()) {
-    TROUPE_ASSIGN(chains, join_models(graph, options, stages));
+    TROUPE_ASSIGN(ranges, join_models(graph, options, stages));
   } else {
     if (stages.empty()) stages = stage_meshes({1});
-    chains = {{-1, 0, static_cast<std::int32_t>(stages.size())}};
+    ranges = {{-1, 0, static_cast<std::int32_t>(stages.size())}};
   }
   TROUPE_TRY(check_stage_meshes(stages));
   if (stages[0].axis(stages_axis) >= 0)  // all meshes have its axes
@@ -310,7 +321,7 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   if (options.pipeline.ordered() && !plan.has_one_step_program())
     return invalid("pipeline schedule " + to_string(options.pipeline) +
                    " is an order of the passes of one program, and several of the graph train: use 1f1b");
-  if (options.pipeline.ordered() && chains.size() > 1)
+  if (options.pipeline.ordered() && ranges.size() > 1)
     return invalid("pipeline schedule " + to_string(options.pipeline) +
                    " is an order of the passes of one chain of stages, and each model has its own: use 1f1b");
   plan.pipeline = options.pipeline;
@@ -319,11 +330,11 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   if (stage_of_unit.empty()) {
     stage_of_unit.resize(graph.units().size());
     const auto order = flow_order(graph);
-    for (const Chain& chain : chains) TROUPE_TRY(cut(graph, plan, chain, order, stage_of_unit));
+    for (const StageRange& range : ranges) TROUPE_TRY(cut(graph, plan, range, order, stage_of_unit));
   }
-  TROUPE_TRY(check_cuts(graph, plan, stage_of_unit, chains));
+  TROUPE_TRY(check_cuts(graph, plan, stage_of_unit, ranges));
   TROUPE_TRY(check_widths(graph, plan, stage_of_unit));
-  TROUPE_ASSIGN(out.units, units_on_meshes(graph, stage_of_unit, chains, plan));
+  TROUPE_ASSIGN(out.units, units_on_meshes(graph, stage_of_unit, ranges, plan));
   out.layout_costs = options.layout_costs.value_or(options.costs);
   return out;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "runtime/compile/axis_search.h"
+#include "runtime/plan/stage_meshes.h"
 
 namespace troupe::runtime {
 
@@ -30,6 +31,7 @@ bool AxisSearch::alike_ops(std::size_t then, std::size_t now, std::size_t end) c
   const Node &x = node(then), &y = node(now);
   if (x.kind != y.kind || x.op != y.op || !alike_attrs(x.attrs, y.attrs) || x.in_sbp != y.in_sbp ||
       x.in.size() != y.in.size() || x.out.size() != y.out.size() || places(x) != places(y) ||
+      !same_model_axes(plan_.meshes[units_[x.unit].mesh], plan_.meshes[units_[y.unit].mesh]) ||
       tables_[then] != tables_[now])
     return false;
   if (x.kind == Node::Kind::op)

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "runtime/compile/row_cost.h"
+#include "runtime/plan/stage_meshes.h"
 
 namespace troupe::runtime {
 
@@ -292,6 +293,9 @@ bool AxisSearch::may_box(Value v, const Sbp& have, const Node& n, std::int32_t i
   const std::int32_t maker = g_.tensors()[v].node;
   const Node& m = g_.nodes()[maker];
   if (axis_ == 0 || n.kind != Node::Kind::op || m.kind != Node::Kind::op) return true;
+  const std::int32_t from_mesh = units_[m.unit].mesh, to_mesh = units_[n.unit].mesh;
+  if (std::max(from_mesh, to_mesh) < plan_.stages && !same_model_axes(plan_.meshes[from_mesh], plan_.meshes[to_mesh]))
+    return true;  // terms become one sum on their way, where need be
   const auto output = static_cast<std::size_t>(std::find(m.out.begin(), m.out.end(), v) - m.out.begin());
   NdSbp from, to;
   for (std::size_t a = 0; a < axis_; ++a) {

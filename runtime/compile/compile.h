@@ -20,12 +20,14 @@ struct CompileOptions {
   /// stages_axis. All have the same axes, in one order; model axes may differ in size where stages share no parameter.
   std::vector<Mesh> stages;
   /// Instead: a chain of stages for each model of the graph, which its units are cut into. The plan has their stages,
-  /// and ranks, one model behind the other. Empty: the units of all models lie on `stages`.
+  /// and ranks, one model behind the other: with ZeRO 3 data goes from a model to later ones only. Empty: the units of
+  /// all models lie on `stages`.
   std::vector<ModelStages> models;
   /// One per unit, as Graph::units has them, every stage used; empty: cut by cost, in the order of the data. With
   /// `models` the stages are numbered through, and a unit is on one of its model.
   /// Interleaved, the stages are virtual ones; a shared unit's entry says where it begins and ends. Data may go back to
-  /// an earlier stage where passes have no order (1f1b), with ZeRO 0 to 2.
+  /// an earlier stage where passes have no order (1f1b), with ZeRO 0 to 2; likewise from a unit to another one of its
+  /// stage and back.
   std::vector<std::int32_t> stage_of_unit;
   Pipeline pipeline;  ///< order in which stages begin their passes
   /// ZeRO stage (Rajbhandari et al., 2020): 1 divides optimizer state over dp, 2 reduced gradients as well, 3
@@ -65,9 +67,11 @@ struct UnitCost {
 };
 /// Cuts consecutive units into runs, one per stage, so that the slowest stage is as fast as possible; of cuts that are
 /// as fast, within 1 %, the cut whose fullest place has least parameters, if it has less. `widths`: the stages' dp
-/// widths, by which a stage's throughput grows. Returns the stage of each unit. Error: more stages than units.
+/// widths, by which a stage's throughput grows. `parts`: by stage, the places that divide a unit (model axes); empty:
+/// as many everywhere. Returns the stage of each unit. Error: more stages than units.
 Expected<std::vector<std::int32_t>> partition_units(const std::vector<UnitCost>& units,
-                                                    const std::vector<std::int64_t>& widths);
+                                                    const std::vector<std::int64_t>& widths,
+                                                    const std::vector<std::int64_t>& parts = {});
 
 /// Error: a graph, meshes or options that do not fit each other; layouts that no boxing connects. Errors name the op,
 /// the tensor, both layouts and the boxing it would need with its bytes. The plan is not verified: see verify.h.

@@ -27,7 +27,7 @@ class Lowering {
   }
 
   Expected<Lowered> run() {
-    TROUPE_TRY(lower_params(g_, staged_.units, plan_, low_, layouts_));
+    lower_params(g_, staged_.units, plan_, low_, layouts_);
     for (std::size_t i = 0; i < g_.nodes().size(); ++i) {
       const Node& n = g_.nodes()[i];
       Status s;
@@ -365,6 +365,7 @@ class Lowering {
 }  // namespace
 
 Expected<Lowered> lower(const Graph& graph, Staged& staged) {
+  TROUPE_TRY(check_param_stages(graph, staged));  // first: no layout could be found for it
   TROUPE_ASSIGN(Deduction deduced, deduce(graph, staged));
   return Lowering(graph, staged, std::move(deduced)).run();
 }

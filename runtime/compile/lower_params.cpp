@@ -34,28 +34,47 @@ std::int32_t union_mesh(Plan& plan, const std::vector<std::int32_t>& stages) {
   return static_cast<std::int32_t>(plan.meshes.size()) - 1;
 }
 
-}  // namespace
-
-Status lower_params(const Graph& g, const std::vector<UnitPlace>& units, Plan& plan, Lowered& low,
-                    TensorLayouts& layouts) {
+/// By value of the graph: the meshes on which a parameter is read.
+std::vector<std::set<std::int32_t>> read_on_meshes(const Graph& g, const std::vector<UnitPlace>& units) {
   std::vector<std::set<std::int32_t>> meshes(g.tensors().size());
   for (const Node& n : g.nodes())
     for (Value v : n.in)
-      if (g.is_param(v)) meshes[v].insert(units[n.unit].mesh);
+      if (g.is_param(v)) meshes[static_cast<std::size_t>(v)].insert(units[n.unit].mesh);
+  return meshes;
+}
+
+}  // namespace
+
+Status check_param_stages(const Graph& g, const Staged& staged) {
+  const Plan& plan = staged.plan;
+  const auto meshes = read_on_meshes(g, staged.units);
   for (const Node& n : g.nodes()) {
     if (n.kind != Node::Kind::param) continue;
-    const auto& read_on = meshes[n.out[0]];
-    if (read_on.empty()) continue;
-    if (read_on.size() > 1 && *read_on.rbegin() >= plan.stages)
-      return invalid("parameter '" + n.name +
-                     "' is read in a shared unit, which divides it over the stages, and outside of one: read it in "
-                     "shared units only");
+    const auto& read_on = meshes[static_cast<std::size_t>(n.out[0])];
+    if (read_on.size() < 2) continue;
+    if (*read_on.rbegin() >= plan.stages)
+      return invalid(
+          "parameter '" + n.name +
+          "' is read in a shared unit, which divides it over its stages, and elsewhere: read it in that unit "
+          "only");
+    const std::int32_t first = *read_on.begin();
     for (const std::int32_t on : read_on)
-      if (const std::int32_t first = *read_on.begin(); !same_model_axes(plan.meshes[on], plan.meshes[first]))
+      if (!same_model_axes(plan.meshes[on], plan.meshes[first]))
         return invalid(
             fmt::format("parameter '{}' is read on stages {} and {}, whose meshes {} and {} have model axes of "
                         "other sizes: read it on stages that differ in the width of dp only",
                         n.name, first, on, to_string(plan.meshes[first]), to_string(plan.meshes[on])));
+  }
+  return {};
+}
+
+void lower_params(const Graph& g, const std::vector<UnitPlace>& units, Plan& plan, Lowered& low,
+                  TensorLayouts& layouts) {
+  const auto meshes = read_on_meshes(g, units);
+  for (const Node& n : g.nodes()) {
+    if (n.kind != Node::Kind::param) continue;
+    const auto& read_on = meshes[static_cast<std::size_t>(n.out[0])];
+    if (read_on.empty()) continue;
     LoweredParam p;
     p.unit = n.unit;
     PlanTensor t;
@@ -72,7 +91,6 @@ Status lower_params(const Graph& g, const std::vector<UnitPlace>& units, Plan& p
     plan.params.push_back({n.name, p.tensor, n.init.kind, n.init.value, n.decay});
     low.params.push_back(std::move(p));
   }
-  return {};
 }
 
 }  // namespace troupe::runtime

@@ -29,9 +29,12 @@ struct TensorLayouts {
 /// out, by the name of the op, actor, feed or parameter.
 Expected<Lowered> lower(const Graph& graph, Staged& staged);
 
+/// Error: a parameter that is read both inside and outside of a shared unit, or on stages whose model axes differ.
+Status check_param_stages(const Graph& graph, const Staged& staged);
+
 /// The parameters that any node reads, each on the mesh of the stages that read it: on several, on the union of their
-/// meshes. Error: a parameter that is read both inside and outside of shared units.
-Status lower_params(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan, Lowered& low,
-                    TensorLayouts& layouts);
+/// meshes. REQUIRES: check_param_stages.
+void lower_params(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan, Lowered& low,
+                  TensorLayouts& layouts);
 
 }  // namespace troupe::runtime

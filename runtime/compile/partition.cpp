@@ -43,7 +43,9 @@ std::vector<double> sums(const std::vector<UnitCost>& units, double UnitCost::*w
 }  // namespace
 
 Expected<std::vector<std::int32_t>> partition_units(const std::vector<UnitCost>& units,
-                                                    const std::vector<std::int64_t>& widths) {
+                                                    const std::vector<std::int64_t>& widths,
+                                                    const std::vector<std::int64_t>& parts) {
+  const auto parts_of = [&](std::int32_t s) { return parts.empty() ? 1.0 : static_cast<double>(parts[s]); };
   const auto n = static_cast<std::int32_t>(units.size()), stages = static_cast<std::int32_t>(widths.size());
   if (stages > n)
     return invalid(fmt::format(
@@ -51,18 +53,18 @@ Expected<std::vector<std::int32_t>> partition_units(const std::vector<UnitCost>&
   const auto seconds = sums(units, &UnitCost::seconds), bytes = sums(units, &UnitCost::param_bytes);
   // dp coordinates of a stage run different microbatches at the same time.
   const auto time = [&](std::int32_t s, std::int32_t i, std::int32_t j) {
-    return (seconds[j] - seconds[i]) / static_cast<double>(widths[s]);
+    return (seconds[j] - seconds[i]) / (static_cast<double>(widths[s]) * parts_of(s));
   };
   auto fastest = cut_runs(n, stages, time);
   // Of cuts that are as fast, within what costs are known to, the cut whose fullest place has least.
   constexpr double tolerance = 1.01;
   const auto memory = [&](std::int32_t s, std::int32_t i, std::int32_t j) {
-    return time(s, i, j) > tolerance * fastest.first ? never : bytes[j] - bytes[i];
+    return time(s, i, j) > tolerance * fastest.first ? never : (bytes[j] - bytes[i]) / parts_of(s);
   };
   auto leanest = cut_runs(n, stages, memory);
   const auto most_bytes = [&](const std::vector<std::int32_t>& stage) {
     std::vector<double> held(widths.size(), 0);
-    for (std::int32_t u = 0; u < n; ++u) held[stage[u]] += units[u].param_bytes;
+    for (std::int32_t u = 0; u < n; ++u) held[stage[u]] += units[u].param_bytes / parts_of(stage[u]);
     return *std::max_element(held.begin(), held.end());
   };
   return leanest.first < most_bytes(fastest.second) ? std::move(leanest.second) : std::move(fastest.second);

@@ -30,12 +30,14 @@ class Differentiator final : public kernels::GradContext {
     mark_needs_grad(last);
     const auto unit = g_.unit_;
     const auto program = g_.program_;
+    const bool needs_unit = std::exchange(g_.needs_unit_, false);
     g_.program_ = g_.nodes_[last].program;
     g_.backward_ = true;
     for (std::int32_t i = last; i >= 0 && g_.status_.ok(); --i) visit(i);
     g_.backward_ = false;
     g_.of_ = -1;
     g_.unit_ = unit;
+    g_.needs_unit_ = needs_unit;
     g_.program_ = program;
     collect_params(g_.nodes_[last].program);
   }

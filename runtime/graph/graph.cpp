@@ -86,7 +86,7 @@ std::int32_t Graph::model(const std::string& name) {
   if (name.empty()) fail("a model without a name: choose one");
   const auto known = std::find(models_.begin(), models_.end(), name) - models_.begin();
   if (known == std::ssize(models_)) models_.push_back(name);
-  needs_unit_ |= known != model_;
+  needs_unit_ |= known != model_ || units_.empty();
   return model_ = static_cast<std::int32_t>(known);
 }
 

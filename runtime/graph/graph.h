@@ -119,8 +119,8 @@ class Graph {
   /// more than 31 programs.
   std::int32_t program(const std::string& name, ProgramSpec spec);
   /// Following units belong to this model: what CompileOptions::models gives a chain of stages of its own. Reuses a
-  /// known name. Nodes behind it belong to a unit that has the model's name, until one is named. What comes before the
-  /// first model belongs to it; a graph that names none has one, "main".
+  /// known name. Nodes behind it belong to a unit that has the model's name, until one is named. Units and nodes before
+  /// the first model belong to it, and the unit that they are in goes on; a graph that names none has one, "main".
   std::int32_t model(const std::string& name);
   /// Following nodes belong to this unit (layer): what pipeline stages are made of. Reuses a known name. Nodes before
   /// the first unit belong to it; a graph that names none has one, "main". The order in which units are named means

@@ -75,7 +75,8 @@ struct JobOptions {
   TraceWindow trace;                               ///< steps whose spans PlaceResult has
   std::int64_t memory_bytes_max = 0;               ///< of all workers together; 0: what this machine has available
   JobMachines machines;
-  /// Ranks r with equal r / places_together are started on one machine where one has room for all of them.
+  /// Ranks r with equal r / places_together are started on one machine where one has room for all of them. Where stages
+  /// differ in model axes: the number for the widest, whose models then come first (CompileOptions::models).
   int places_together = 1;
   /// The agents of `machines`, where they were waited for already (open_and_gather); null: the job waits for them.
   std::shared_ptr<GatheredMachines> gathered;

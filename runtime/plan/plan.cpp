@@ -106,7 +106,8 @@ std::vector<std::int32_t> Plan::stages_on(std::int32_t mesh) const {
 bool Plan::runs_on(std::int32_t program, std::int32_t stage) const {
   if (stage >= std::ssize(roles)) return false;
   const auto& actors = roles[static_cast<std::size_t>(stage)].actors;
-  return std::any_of(actors.begin(), actors.end(), [&](const PlanActor& a) { return a.program == program; });
+  return std::any_of(actors.begin(), actors.end(),
+                     [&](const PlanActor& a) { return a.program == program && a.rate == Rate::microbatch; });
 }
 
 bool Plan::shared(const PlanActor& actor) const {
@@ -183,10 +184,14 @@ Status check_owners(const std::vector<std::vector<std::int32_t>>& owners, const 
                       where, plan.dp_width(s)));
   }
   // The parts of a shared unit run the same microbatch together.
-  if (plan.meshes[0].axis(stages_axis) >= 0)
-    for (std::int32_t s = 1; s < plan.stages; ++s)
-      if (owners[s] != owners[0])
-        return invalid(fmt::format("stages 0 and {} share a unit, and the owners of their microbatches differ", s));
+  for (std::size_t m = static_cast<std::size_t>(plan.stages); m < plan.meshes.size(); ++m) {
+    if (plan.meshes[m].axis_size(stages_axis) == 1) continue;
+    const auto sharing = plan.stages_on(static_cast<std::int32_t>(m));
+    for (const std::int32_t s : sharing)
+      if (owners[s] != owners[sharing.front()])
+        return invalid(fmt::format("stages {} and {} share a unit, and the owners of their microbatches differ",
+                                   sharing.front(), s));
+  }
   return {};
 }
 

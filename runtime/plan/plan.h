@@ -147,7 +147,7 @@ struct Plan {
   std::vector<std::int32_t> stages_on(std::int32_t mesh) const;
   /// True for a part of a unit that all stages share (Graph::shared_unit).
   bool shared(const PlanActor& actor) const;
-  /// Whether a stage has actors of a program.
+  /// Whether a stage runs microbatches of a program. A stage that only keeps parameters has actors of step rate.
   bool runs_on(std::int32_t program, std::int32_t stage) const;
   /// dp coordinate of a rank within its stage; dp width of a stage. REQUIRES: the rank is on a stage.
   std::int64_t dp_index(Rank rank) const;

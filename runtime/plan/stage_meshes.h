@@ -1,6 +1,7 @@
 // Which places form the stages of a pipeline. A stage is the places that run the same units: the ranks of one mesh,
-// with a dp width of its own. The first Plan::stages meshes of a plan are those of its stages, in the pipeline's order.
-// This file makes such meshes and checks them.
+// with a dp width, and sizes of model axes, of its own. The first Plan::stages meshes of a plan are those of its
+// stages, in the pipeline's order; of several models one pipeline behind the other. This file makes such meshes and
+// checks them.
 #pragma once
 
 #include <string>

@@ -10,14 +10,14 @@
 namespace troupe::runtime {
 
 PlanDraft::PlanDraft(const Graph& g, Plan& p, Lowered& l, std::int32_t stages)
-    : graph(g), plan(p), low(l), virtual_stages(stages), chain_(static_cast<std::size_t>(stages)) {
-  std::iota(chain_.begin(), chain_.end(), 0);
+    : graph(g), plan(p), low(l), virtual_stages(stages), pipeline_(static_cast<std::size_t>(stages)) {
+  std::iota(pipeline_.begin(), pipeline_.end(), 0);
   for (const LoweredNode& n : low.nodes) {
     if (!plan.is_step_program(n.program)) continue;
     for (const std::int32_t t : n.in)
       if (const std::int32_t maker = low.producer[t]; maker >= 0) {
-        const std::int32_t from = chain_[low.nodes[maker].virtual_stage], to = chain_[n.virtual_stage];
-        std::replace(chain_.begin(), chain_.end(), std::max(from, to), std::min(from, to));
+        const std::int32_t from = pipeline_[low.nodes[maker].virtual_stage], to = pipeline_[n.virtual_stage];
+        if (from != to) std::replace(pipeline_.begin(), pipeline_.end(), std::max(from, to), std::min(from, to));
       }
   }
   for (std::int32_t s = 0; s < plan.stages; ++s) {
@@ -118,16 +118,19 @@ std::int32_t PlanDraft::slots_between(std::int32_t role, std::int32_t program, P
                                : std::max(from.virtual_stage, to.virtual_stage) + 1;
   std::int64_t places = own - 1;
   for (std::int32_t k = begin; k < end; ++k)
-    if (chain_[k] == chain_[from.virtual_stage]) places += plan.dp_width(k % plan.stages);
+    if (pipeline_[k] == pipeline_[from.virtual_stage]) places += plan.dp_width(k % plan.stages);
   const std::int32_t ahead = from.pass == Pass::forward && to.pass != Pass::forward ? plan.pipeline.ahead : 0;
-  const auto slots = static_cast<std::int32_t>(places / own + shared_slack() + ahead);
+  const auto slots = static_cast<std::int32_t>(places / own + shared_slack(from.virtual_stage) + ahead);
   return std::min(slots, plan.owners_of(program, role).rounds());  // no place has more microbatches
 }
 
-std::int32_t PlanDraft::shared_slack() const {
+std::int32_t PlanDraft::shared_slack(std::int32_t virtual_stage) const {
+  const std::int32_t chain = pipeline_[virtual_stage];
+  const auto last =
+      static_cast<std::int32_t>(std::find(pipeline_.rbegin(), pipeline_.rend(), chain).base() - pipeline_.begin());
   // One while the parts of the forward pass meet, one while the parts of the backward pass do.
   for (const LoweredNode& n : low.nodes)
-    if (n.mesh >= plan.stages && n.virtual_stage == virtual_stages - 1 && n.kind == LoweredNode::Kind::op) return 2;
+    if (n.mesh >= plan.stages && n.virtual_stage == last - 1 && n.kind == LoweredNode::Kind::op) return 2;
   return 0;
 }
 

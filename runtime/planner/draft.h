@@ -1,6 +1,7 @@
 // PlanDraft: a plan while the passes of passes.h make it, and what every pass may do with it. Internal to the compiler.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 
@@ -93,18 +94,24 @@ class PlanDraft {
   }
   /// Most microbatches of a program that a place keeps from one pass to a later one.
   std::int32_t slots_between(std::int32_t role, std::int32_t program, PassAt from, PassAt to) const;
+  /// Whether a virtual stage is the first of those that data of step programs joins to it, straight or through others.
+  bool begins_pipeline(std::int32_t virtual_stage) const { return pipeline_[virtual_stage] == virtual_stage; }
+  /// Whether such data joins another one to it.
+  bool in_pipeline(std::int32_t virtual_stage) const {
+    return std::count(pipeline_.begin(), pipeline_.end(), pipeline_[virtual_stage]) > 1;
+  }
   /// Slots for tensors that arrive from another virtual stage before their turn. Groups of more than S microbatches
   /// arrive while their first chunk is still under way.
   std::int32_t landing_slots(std::int32_t role) const;
 
  private:
-  /// Microbatches that a shared unit at the end of the pipeline keeps under way in addition: each stage begins its part
-  /// of the unit only when its stream is between two segments.
-  std::int32_t shared_slack() const;
+  /// Microbatches that a shared unit at the end of a stage's pipeline keeps under way in addition: each stage begins
+  /// its part of the unit only when its stream is between two segments.
+  std::int32_t shared_slack(std::int32_t virtual_stage) const;
 
   std::map<std::pair<std::int32_t, std::int32_t>, Home> home_;  // (role, tensor)
-  /// by virtual stage: the first one of those that data of step programs joins to it, straight or through others
-  std::vector<std::int32_t> chain_;
+  /// by virtual stage: the first one of those that data of step programs joins to it (begins_pipeline)
+  std::vector<std::int32_t> pipeline_;
 };
 
 }  // namespace troupe::runtime

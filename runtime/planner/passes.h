@@ -103,7 +103,7 @@ Status share_areas(PlanDraft& draft);
 
 /// All passes. `snapshots`: slots of the arena, 0: the plan takes no checkpoint. `copies`: whether places keep copies.
 /// Error: those of make_channels and share_areas; data goes back to an earlier stage where the pipeline's order of
-/// passes, or ZeRO 3, cannot serve it.
+/// passes, or ZeRO 3, cannot serve it; with ZeRO 3, data comes back to a unit on its stage.
 Status make_plan(const Graph& graph, Plan& plan, Lowered low, std::int32_t virtual_stages,
                  const ParameterScheme& scheme, std::int32_t snapshots, bool copies);
 

@@ -148,7 +148,7 @@ void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<Re
       const LoweredNode& n = low.nodes[segments.nodes.at({s, segment}).front()];
       // With one microbatch at a time its backward pass follows its forward pass; in a pipeline, and where microbatches
       // run ahead, they mix. The weights' pass, where it is apart, follows in its own time.
-      const bool mixed = draft.virtual_stages > 1 || plan.pipeline.ahead > 0 || c.kind != Kind::gathered;
+      const bool mixed = draft.in_pipeline(n.virtual_stage) || plan.pipeline.ahead > 0 || c.kind != Kind::gathered;
       auto& pass =
           passes[{c.kind, n.program, n.virtual_stage, n.mesh, mixed ? role.actors[segment].pass : Pass::forward}];
       // All that a unit gathers for one direction is needed together.

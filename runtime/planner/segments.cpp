@@ -5,9 +5,9 @@
 #include <map>
 #include <set>
 #include <tuple>
-#include <utility>
 
 #include "runtime/planner/passes.h"
+#include "runtime/planner/waits.h"
 
 namespace troupe::runtime {
 
@@ -39,43 +39,6 @@ std::vector<Pass> passes_of(const PlanDraft& draft) {
 }
 
 using Group = std::tuple<std::int32_t, std::int32_t, std::int32_t, Pass, Rate>;  // program, mesh, unit, pass, rate
-
-/// Which segments and other actors wait for which: two segments that wait for each other, straight or through others,
-/// would never begin. So where data leaves a unit and comes back (u -> v -> u) the unit has several.
-class Waits {
- public:
-  /// An actor that waits for none yet.
-  std::size_t add() {
-    waits_for_.emplace_back();
-    seen_.push_back(0);
-    return waits_for_.size() - 1;
-  }
-  void wait(std::size_t actor, std::size_t for_) {
-    if (actor != for_) waits_for_[actor].insert(for_);
-  }
-  /// Whether one of `from`, but for `actor` itself, waits for `actor`.
-  bool any_waits_for(const std::vector<std::size_t>& from, std::size_t actor) {
-    ++searches_;
-    std::vector<std::size_t> left;
-    const auto see = [&](std::size_t one) {
-      if (std::exchange(seen_[one], searches_) != searches_) left.push_back(one);
-    };
-    for (const std::size_t one : from)
-      if (one != actor) see(one);
-    while (!left.empty()) {
-      const std::size_t one = left.back();
-      left.pop_back();
-      if (one == actor) return true;
-      for (const std::size_t next : waits_for_[one]) see(next);
-    }
-    return false;
-  }
-
- private:
-  std::vector<std::set<std::size_t>> waits_for_;
-  std::vector<std::size_t> seen_;  // by actor: the last search that has come to it
-  std::size_t searches_ = 0;
-};
 
 }  // namespace
 
@@ -139,8 +102,9 @@ Segments make_segments(PlanDraft& draft) {
       const Priority of_pass[] = {forward_priority, backward_priority, weights_priority};
       a.priority = draft.priority(plan.is_step_program(program) ? of_pass[static_cast<int>(pass)] : other_priority,
                                   n.virtual_stage);
-      // No other place waits for the backward work of virtual stage 0.
-      if (plan.is_step_program(program) && mesh >= plan.stages && (pass == Pass::forward || n.virtual_stage > 0))
+      // No other place waits for the backward work of a pipeline's first stage.
+      if (plan.is_step_program(program) && mesh >= plan.stages &&
+          (pass == Pass::forward || !draft.begins_pipeline(n.virtual_stage)))
         a.priority = draft.priority(urgent_priority, n.virtual_stage);
       a.run = run_of(program, static_cast<Run>(pass));
       a.name = segment_name(draft, program, unit, pass, part[i]);

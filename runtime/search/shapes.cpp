@@ -16,7 +16,7 @@ namespace troupe::runtime {
 namespace {
 
 /// By stage: the places of a replica.
-StageWidths model_of(const Plan& plan) {
+StageWidths replica_places(const Plan& plan) {
   StageWidths model;
   for (std::int32_t s = 0; s < plan.stages; ++s) model.push_back(plan.meshes[s].size() / plan.dp_width(s));
   return model;
@@ -24,6 +24,25 @@ StageWidths model_of(const Plan& plan) {
 
 bool all_equal(const StageWidths& widths) {
   return std::all_of(widths.begin(), widths.end(), [&](std::int64_t w) { return w == widths[0]; });
+}
+
+/// Whether data of the step programs joins all stages, straight or through others: else they are chains of several
+/// models, each of as many stages as it has.
+bool is_one_pipeline(const Plan& plan) {
+  std::vector<std::int32_t> first(static_cast<std::size_t>(plan.stages));
+  std::iota(first.begin(), first.end(), 0);
+  for (const PlanExchange& x : plan.exchanges) {
+    if (!plan.is_step_program(x.program) || x.rate != Rate::microbatch || plan.reduces(x)) continue;
+    for (const PlanExchange::Pair& m : x.moves) {
+      auto joined = plan.stages_on(plan.tensors[m.from].mesh);
+      for (const std::int32_t s : plan.stages_on(plan.tensors[m.to].mesh)) joined.push_back(s);
+      for (const std::int32_t s : joined) {
+        const auto [least, most] = std::minmax(first[joined[0]], first[s]);
+        std::replace(first.begin(), first.end(), std::int32_t{most}, std::int32_t{least});
+      }
+    }
+  }
+  return std::all_of(first.begin(), first.end(), [](std::int32_t s) { return s == 0; });
 }
 
 std::int64_t units_of(const Plan& plan) {
@@ -54,26 +73,37 @@ StageWidths widths_of(const Plan& plan) {
   return widths;
 }
 
-std::string shape_of(const Plan& plan) { return shape_text(widths_of(plan), model_of(plan)); }
+std::string shape_of(const Plan& plan) { return shape_text(widths_of(plan), replica_places(plan)); }
 
 std::vector<StageWidths> shapes_for(const Plan& before, std::int64_t places) {
-  const StageWidths model = model_of(before);
-  std::int64_t microbatches = before.step_spec().microbatches;  // of each program, so that it may run on any stage
-  for (const std::int32_t p : before.training()) microbatches = std::min(microbatches, before.spec(p).microbatches);
+  const StageWidths replica = replica_places(before), now = widths_of(before);
   std::vector<StageWidths> shapes;
   const auto take = [&](const StageWidths& dp) {
-    std::int64_t needed = 0;
-    for (std::size_t s = 0; s < dp.size(); ++s) needed += dp[s] * model[std::min(s, model.size() - 1)];
-    if (needed <= places && std::find(shapes.begin(), shapes.end(), dp) == shapes.end()) shapes.push_back(dp);
+    if (std::find(shapes.begin(), shapes.end(), dp) == shapes.end()) shapes.push_back(dp);
   };
-  const StageWidths now = widths_of(before);
-  take(now);
+  const auto fits = [&](const StageWidths& dp) {
+    return std::inner_product(dp.begin(), dp.end(), replica.begin(), std::int64_t{0}) <= places;
+  };
+  if (fits(now)) take(now);
   for (std::size_t s = 0; s < now.size(); ++s) {
     StageWidths less = now;
-    if (--less[s] > 0) take(less);
+    do --less[s];
+    while (less[s] > 0 && !fits(less));
+    if (less[s] > 0) take(less);
   }
-  if (!all_equal(model)) return shapes;
-  const std::int64_t replicas = places / model[0];
+  StageWidths least = now;  // of the widest stage one replica less, again and again; of equal ones the largest replica
+  const auto widest = [&] {
+    std::size_t at = 0;
+    for (std::size_t s = 1; s < least.size(); ++s)
+      if (std::pair(least[s], replica[s]) > std::pair(least[at], replica[at])) at = s;
+    return at;
+  };
+  while (!fits(least) && least[widest()] > 1) --least[widest()];
+  if (fits(least)) take(least);
+  if (!all_equal(replica) || !is_one_pipeline(before)) return shapes;
+  std::int64_t microbatches = before.step_spec().microbatches;  // of each program, so that it may run on any stage
+  for (const std::int32_t p : before.training()) microbatches = std::min(microbatches, before.spec(p).microbatches);
+  const std::int64_t replicas = places / replica[0];
   for (std::int64_t stages = 1; stages <= std::min(replicas, units_of(before)); ++stages) {
     const std::int64_t width = std::min(replicas / stages, microbatches);
     const std::int64_t more = width == microbatches ? 0 : replicas % stages;
@@ -88,6 +118,9 @@ ChosenPlan same_shape(const Plan& plan) { return {std::make_shared<const Plan>(p
 
 Expected<ChosenPlan> plan_of(const StageWidths& dp, const Replan& replan, std::optional<std::int64_t> bytes_max) {
   TROUPE_ASSIGN(Plan plan, replan(dp));
+  if (widths_of(plan) != dp)
+    return invalid(fmt::format("stages of dp {} were asked for, and the plan has {}", fmt::join(dp, "/"),
+                               fmt::join(widths_of(plan), "/")));
   TROUPE_TRY(verify(plan));
   if (bytes_max) {
     TROUPE_ASSIGN(const std::int64_t bytes, needed_bytes(plan));
@@ -109,7 +142,7 @@ Expected<ChosenPlan> choose_shape(const Plan& before, std::int64_t places, const
   for (const StageWidths& dp : shapes_for(before, places)) {
     auto tried = plan_of(dp, replan, bytes_max);
     if (tried.ok()) legal.push_back(*std::move(tried));
-    else others.push_back(shape_text(dp, model_of(before)) + ": " + tried.status().message());
+    else others.push_back(shape_text(dp, replica_places(before)) + ": " + tried.status().message());
   }
   if (legal.empty()) {
     std::string why = fmt::format("no shape of this job runs on {} places", places);

@@ -16,8 +16,9 @@ namespace troupe::runtime {
 
 /// The dp width of each stage.
 using StageWidths = std::vector<std::int64_t>;
-/// Compiles the job's graph for stages of these dp widths, with all other CompileOptions as for the job's first plan.
-/// Error: no plan has this shape.
+/// Compiles the job's graph for stages of these dp widths, with all other CompileOptions, and model axes, as for the
+/// job's first plan. Their number may be another one than that of the first plan where this is one pipeline on equal
+/// model axes. Error: no plan has this shape.
 using Replan = std::function<Expected<Plan>(const StageWidths& dp)>;
 
 /// "dp=2/1,pp=2,tp=2": every axis wider than 1, "dp=1" where there is none. `model`: by stage, the places of a replica.
@@ -28,8 +29,8 @@ StageWidths widths_of(const Plan& plan);
 std::string shape_of(const Plan& plan);
 
 /// The shapes to weigh for a job of plan `before` that has `places` places left, in a fixed order: that of `before`
-/// with one replica of a stage less, then of each number of stages those that use most places, and the one of equal
-/// widths; where model axes differ from stage to stage, the number of stages stays.
+/// with fewer replicas of a stage, or of the widest stages, then of each number of stages those that use most places,
+/// and the one of equal widths; of stages that are no one pipeline on equal model axes the number stays.
 std::vector<StageWidths> shapes_for(const Plan& before, std::int64_t places);
 
 /// With what a job goes on.

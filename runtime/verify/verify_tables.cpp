@@ -65,8 +65,8 @@ Status check_meshes(const Plan& plan) {
   for (const std::int32_t p : plan.training())
     for (std::int32_t s = 0; s < plan.stages; ++s)
       if (plan.runs_on(p, s) && plan.dp_width(s) > plan.spec(p).microbatches)
-        return invalid(fmt::format("stage {} has dp={}, more than the {} microbatches of a step", s, plan.dp_width(s),
-                                   plan.spec(p).microbatches));
+        return invalid(fmt::format("stage {} has dp={}, more than the {} microbatches of a step of program '{}'", s,
+                                   plan.dp_width(s), plan.spec(p).microbatches, plan.programs[p].name));
   TROUPE_TRY(check_owners(plan.owners, plan));
   for (std::size_t m = static_cast<std::size_t>(plan.stages); m < plan.meshes.size(); ++m) {
     const Mesh& mesh = plan.meshes[m];
@@ -75,10 +75,16 @@ Status check_meshes(const Plan& plan) {
     if (mesh.ranks.empty() || std::set<Rank>(mesh.ranks.begin(), mesh.ranks.end()).size() != mesh.ranks.size())
       return invalid(where + "has no ranks, or one twice");
     const auto stages = plan.stages_on(static_cast<std::int32_t>(m));
-    for (const std::int32_t s : stages)
+    for (const std::int32_t s : stages) {
       if (!same_model_axes(plan.meshes[s], plan.meshes[stages.front()]))
         return invalid(
             fmt::format("{}is made of stages {} and {}, whose model axes differ in size", where, stages.front(), s));
+      Mesh own = mesh;  // that of all stages together has one axis more that divides
+      for (Axis& axis : own.axes)
+        if (axis.name == stages_axis) axis.size = 1;
+      if (!same_model_axes(own, plan.meshes[s]))
+        return invalid(fmt::format("{}{} has other model axes than stage {}, which it has", where, to_string(mesh), s));
+    }
     std::int64_t covered = 0;  // it is a union of stages
     for (std::int32_t s = 0; s < plan.stages; ++s)
       if (plan.on_mesh(static_cast<std::int32_t>(m), s))

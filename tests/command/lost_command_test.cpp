@@ -240,9 +240,10 @@ TEST_CASE("a run that is gone on with, and has lost lines of steps that its agen
   for (int line = 0; line < 5; ++line) torn.erase(torn.rfind('\n', torn.size() - 2) + 1);
   write_text(metrics, torn);
   const std::vector<std::string> more{"--resume", "memory", "--node-wait", "5"};
-  check_failure(run(lost.command("dp=2", "300", more)), exit_checkpoint,
-                {"the agents have kept no whole step of this run: they have kept step ",
-                 "metrics.jsonl' ends with step ", ": lines of it are lost"});
+  check_failure(
+      run(lost.command("dp=2", "300", more)), exit_checkpoint,
+      {"the agents have kept no whole step of this run: they have kept step ",
+       "metrics.jsonl' ends with step " + std::to_string(steps_in(lost.job.out) - 1) + ": lines of it are lost"});
   write_text(metrics, whole);
   const Outcome o = run(lost.command("dp=2", "300", more), 60);
   INFO(o.err);

@@ -133,6 +133,11 @@ TEST_CASE("a name that no run takes is refused where it is given") {
   const std::string name(256, 'b');
   check_one_line(run(troupe_command({"agent", "--join", "127.0.0.1:1", "--name", name})), exit_usage,
                  {"--name: expected a name of 255 bytes at most, this one has 256"});
+  TempDir dir;
+  write_token(dir / "token", 't');
+  CHECK(run(troupe_command({"agent", "--join", "127.0.0.1:1", "--token-file", dir / "token", "--wait", "1", "--name",
+                            name.substr(1)}))
+            .code == exit_worker);  // nothing listens there
 }
 
 TEST_CASE("who has the token asks a run from another machine what it does, and to go on with another mesh") {
@@ -303,9 +308,9 @@ TEST_CASE("an agent, or a run on machines, that cannot be is refused in one line
   const auto agent = [&](const std::string& join, const std::string& token) {
     return run(troupe_command({"agent", "--join", join, "--token-file", token, "--wait", "1"}));
   };
-  check_one_line(agent("nowhere", dir / "token"), exit_usage, {"'nowhere': expected HOST:PORT"});
+  check_one_line(agent("nowhere", dir / "token"), exit_usage, {"--join: 'nowhere': expected HOST:PORT"});
   check_one_line(agent("::1:7070", dir / "token"), exit_usage, {"[fd00::1]:7070"});
-  check_one_line(agent("node:65536", dir / "token"), exit_usage, {"'node:65536': expected HOST:PORT"});
+  check_one_line(agent("node:65536", dir / "token"), exit_usage, {"--join: 'node:65536': expected HOST:PORT"});
   check_one_line(agent("127.0.0.1:7", dir / "none"), exit_usage, {"cannot read the token", "No such file"});
   REQUIRE(::chmod((dir / "token").c_str(), 0644) == 0);
   check_one_line(agent("127.0.0.1:7", dir / "token"), exit_usage, {"mode 0644", "chmod 600"});

@@ -81,7 +81,27 @@ TEST_CASE("a number of --guard-every that the options leave nothing for is told 
     CHECK(told(run(troupe_command({"plan", tiny_config, "--mesh", "dp=2", "--zero", "1", "--nodes", "2",
                                    "--guard-every", "5", "--set", "run.recovery=" + recovery}))) ==
           "troupe: warning: " + none + "\n");
+  const auto plan_on = [&](const std::string& nodes, const std::string& every) {
+    return told(run(troupe_command({"plan", tiny_config, "--mesh", "dp=2", "--zero", "1", "--nodes", nodes, "--places",
+                                    "2", "--guard-every", every, "--set", "run.recovery=slots"})));
+  };
+  CHECK(plan_on("1", "5") == "troupe: warning: " + none + "\n");
+  CHECK(plan_on("2", "5").empty());
+  CHECK(plan_on("1", "auto").empty());
   CHECK(told(run(troupe_command({"plan", tiny_config, "--guard-every", "off"}))).empty());
+}
+
+TEST_CASE("what --resume memory and an agent's options lack is named") {
+  TempDir dir;
+  check_one_line(run(troupe_command({"train", "--resume", "memory", "--out", dir / "out"})), exit_usage,
+                 {"--resume memory: agents keep what a run has in memory: give its configuration"});
+  check_one_line(run(troupe_command({"train", tiny_config, "--resume", "memory", "--out", dir / "out"})), exit_usage,
+                 {"--resume memory: agents keep what a run has in memory: give its --nodes"});
+  check_one_line(run(troupe_command({"agent", "--join", "127.0.0.1:1", "--token-file", ""})), exit_usage,
+                 {"--token-file: expected the name of a file"});
+  check_one_line(
+      run(troupe_command({"train", tiny_config, "--nodes", "1", "--listen", "127.0.0.1:", "--token-file", "t"})),
+      exit_usage, {"--listen: '127.0.0.1:': expected HOST:PORT"});
 }
 
 TEST_CASE("--keep and --checkpoint-dir are told to have no effect where no checkpoint is saved, or looked for there") {

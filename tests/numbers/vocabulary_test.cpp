@@ -72,5 +72,5 @@ TEST_CASE("a vocabulary over stages of different width is refused, and the messa
   c.mesh.shared_vocabulary = true;
   const auto other = train(app, c, {2, 1}, 1, 0);
   REQUIRE_FALSE(other.ok());
-  CHECK(other.status().message().find("stage 0 has dp=2, stage 1 dp=1") != std::string::npos);
+  CHECK(other.status().message().find("stage 0 has {tp: 1, dp: 2}, stage 1 {tp: 1, dp: 1}") != std::string::npos);
 }

@@ -275,3 +275,25 @@ TEST_CASE("where a mesh has a model axis, too, a node that reads a gradient is r
     CHECK_MESSAGE(p.status().message().find("gradient of parameter 'w'") != std::string::npos, p.status().message());
   }
 }
+
+TEST_CASE("bytes of parameters are those of a place of the stage that has them, where stages differ in tp") {
+  const kernels::OpSet ops = kernels::standard_ops();
+  Graph g(ops);
+  g.program("train", {4, 1});
+  g.unit("wide");
+  Value x = g.actor("data", "input", {}, {{"x", {DType::f32, {1, 24, 48}}, std::nullopt}})[0];
+  const Value y = g.actor("data", "target", {}, {{"y", {DType::f32, {1, 24, 48}}, std::nullopt}})[0];
+  x = g.op("linear", {x, g.param("a", {96, 48}, Init::normal(0.1f))})[0];
+  g.unit("narrow");
+  x = g.op("linear", {x, g.param("b", {48, 96}, Init::normal(0.1f))})[0];
+  g.minimize(g.op("mse_loss", {x, y}, {{"scale", 1.0}})[0], {});
+  CompileOptions o;
+  o.stages = {Mesh::dense({{"tp", 3}, {"dp", 1}}), Mesh::dense({{"tp", 2}, {"dp", 1}}, 3)};
+  o.stage_of_unit = {0, 1};
+  const auto staged = assign_units(g, o);
+  REQUIRE(staged.ok());
+  const auto best = deduce(g, *staged);
+  REQUIRE(best.ok());
+  constexpr double bytes = 96 * 48 * 4;  // of each
+  CHECK(best->cost.param_bytes == bytes / 3 + bytes / 2);
+}

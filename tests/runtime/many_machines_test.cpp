@@ -40,6 +40,8 @@ TEST_CASE("a job for which too few machines have joined says how many, and what 
   gathering.take({nullptr, "", {"north", 1, "program", "", "", {}, 1, ""}}, 0);
   CHECK(gathering.answer("scale dp=1", 2'000'000'000) ==
         "troupe: the job has not begun: 1 of 2 machines have joined: north; it waits 1 more s for the others");
+  const Gathering late(machines, "program", {}, 100'000'000'000);
+  CHECK(late.answer("ps", 101'000'000'000).ends_with("it waits 2 more s for the others"));
 }
 
 TEST_CASE(

@@ -128,73 +128,111 @@ TEST_CASE(
   CHECK(refused >= test::of_drawn(30));
 }
 
-TEST_CASE(
-    "data that leaves a unit and comes back to it, on one stage or over others, gives the bits of units in a row") {
-  constexpr int layers = 7;
-  const auto build = [&](const std::vector<std::string>& units) {
-    Graph g(ops());
-    g.program("train", {4, 2});
+namespace {
+
+/// Layers, each in the unit of its index, and an evaluation of the same. `skips`: each reads the one before the last.
+Graph layers_in(const std::vector<std::string>& units, bool skips) {
+  Graph g(ops());
+  for (const std::string program : {"train", "evaluate"}) {
+    g.program(program, {4, 2});
     g.unit(units[0]);
     std::vector<Value> made = {
-        g.actor("data", "x", {}, {{"x", {DType::f32, {2, 12}}}}, {{"stream", std::string("x")}})[0]};
-    for (int l = 0; l < layers; ++l) {
-      const std::string name = "w" + std::to_string(l);
-      g.unit(units[static_cast<std::size_t>(l)]);
-      Value y = g.op("linear", {made.back(), g.param(name, {12, 12}, Init::normal(0.4f))}, {}, name + ".linear")[0];
-      y = g.op("relu", {y}, {}, name + ".relu")[0];
-      if (l >= 2) y = g.op("add", {y, made[made.size() - 2]}, {}, name + ".add")[0];  // over a layer
+        g.actor("data", program + ".x", {}, {{"x", {DType::f32, {2, 12}}}}, {{"stream", std::string("x")}})[0]};
+    for (std::size_t l = 0; l < units.size(); ++l) {
+      const std::string name = "w" + std::to_string(l), own = program + "." + name;
+      g.unit(units[l]);
+      Value y = g.op("linear", {made.back(), g.param(name, {12, 12}, Init::normal(0.4f))}, {}, own + ".linear")[0];
+      y = g.op("relu", {y}, {}, own + ".relu")[0];
+      if (skips && l >= 2) y = g.op("add", {y, made[made.size() - 2]}, {}, own + ".add")[0];
       made.push_back(y);
     }
-    const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 12}}}}, {{"stream", std::string("t")}})[0];
-    kernels::AdamW hyper;
-    g.minimize(g.op("mse_loss", {made.back(), t}, {{"scale", 0.1}})[0], hyper);
-    return g;
+    const Value t = g.actor("data", program + ".t", {}, {{"t", {DType::f32, {2, 12}}}},
+                            {{"stream", std::string("t")}})[0];
+    const Value loss = g.op("mse_loss", {made.back(), t}, {{"scale", 0.1}}, program + ".loss")[0];
+    if (program == "train") g.minimize(loss, {});
+    else g.report("evaluated", loss);
+  }
+  return g;
+}
+
+/// Losses, norms, and the losses of an evaluation after each step.
+std::vector<double> numbers_of(const Plan& p) {
+  std::vector<double> all;
+  std::map<std::int64_t, double> evaluated;
+  SessionOptions session;
+  session.steps = 3;
+  session.readers = [](std::int64_t version) {
+    return version > 0 ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{};
   };
-  const auto losses = [&](const Graph& g, const CompileOptions& o) {
-    const Plan p = compiled(g, o);
-    SessionOptions session;
-    session.steps = 3;
-    const SimOutcome out = simulate_job(p, ops(), actor_set(), session, {.seed = 3});
-    REQUIRE_MESSAGE(out.job.status.ok(), out.job.status.message());
-    std::vector<double> all;
-    for (const StepResult& step : out.run.steps) all.insert(all.end(), {step.loss, step.grad_norm});
-    return all;
+  session.on_closed = [&](const std::string&, std::int64_t version, const std::vector<Report>& reports) {
+    for (const Report& report : reports) evaluated[version] += report.values.at(0);
   };
+  const SimOutcome out = simulate_job(p, ops(), actor_set(), session, {.seed = 3});
+  REQUIRE_MESSAGE(out.job.status.ok(), out.job.status.message());
+  for (const StepResult& step : out.run.steps) all.insert(all.end(), {step.loss, step.grad_norm});
+  REQUIRE(evaluated.size() == 3);
+  for (const auto& [version, loss] : evaluated) all.push_back(loss);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "data that leaves a unit and comes back to it, on one stage or over others, gives the bits of units in a row") {
+  constexpr std::size_t layers = 7;
   std::vector<std::string> in_a_row;
-  for (int l = 0; l < layers; ++l) in_a_row.push_back("unit" + std::to_string(l));
-  CompileOptions one;
-  one.seed = 5;
-  const auto expected = losses(build(in_a_row), one);
-  one.stages = stage_meshes({1}, 2);
-  const auto expected_tp = losses(build(in_a_row), one);
+  for (std::size_t l = 0; l < layers; ++l) in_a_row.push_back("unit" + std::to_string(l));
+  const auto options = [](const std::vector<std::int64_t>& dp, std::int64_t tp, std::int32_t zero) {
+    CompileOptions o;
+    o.seed = 5;
+    o.stages = stage_meshes(dp, tp);
+    o.zero = zero;
+    return o;
+  };
   int parts = 0, refused = 0;
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    std::vector<std::string> units;
-    for (std::uint64_t l = 0; l < layers; ++l)
-      units.push_back(std::string(1, static_cast<char>('u' + philox(philox_key(seed, "units"), l, 0)[0] % 3)));
-    const Graph g = build(units);
-    CAPTURE(g.units().size());
-    for (const std::int64_t dp : {1, 2}) {
-      CompileOptions o;
-      o.seed = 5;
-      o.stages = stage_meshes({dp});
-      o.zero = static_cast<std::int32_t>(seed % 4);
-      if (const auto tried = compile(g, o); o.zero == 3 && !tried.ok()) {
-        CHECK(tried.status().message().find("with ZeRO 3 units of a stage follow each other; name a unit") !=
-              std::string::npos);
-        ++refused;
-        o.zero = 2;
+  for (const bool skips : {false, true}) {
+    const auto expected = numbers_of(compiled(layers_in(in_a_row, skips), options({1}, 1, 0)));
+    const auto expected_tp = numbers_of(compiled(layers_in(in_a_row, skips), options({1}, 2, 0)));
+    for (std::uint64_t seed = 0; seed < 24; ++seed) {
+      std::vector<std::string> units;
+      for (std::uint64_t l = 0; l < layers; ++l)
+        units.push_back(std::string(1, static_cast<char>('u' + philox(philox_key(seed, "units"), l, 0)[0] % 3)));
+      if (seed == 3) units = {"u", "v", "w", "x", "u", "y", "z"};  // no two read each other
+      const Graph g = layers_in(units, skips);
+      CAPTURE(seed);
+      for (const std::int64_t dp : {1, 2}) {
+        CompileOptions o = options({dp}, 1, static_cast<std::int32_t>(seed % 4));
+        if (const auto tried = compile(g, o); o.zero == 3 && !tried.ok()) {
+          CHECK(tried.status().message().find("with ZeRO 3 units of a stage follow each other; name a unit") !=
+                std::string::npos);
+          ++refused;
+          o.zero = 2;
+        }
+        const Plan p = compiled(g, o);
+        CHECK(numbers_of(p) == expected);
+        for (const PlanActor& a : p.roles[0].actors) parts += a.name.ends_with(".fwd.1");
+        o = options({dp}, 2, 0);
+        o.pipeline.weights_apart = seed % 2 == 0;
+        CHECK(numbers_of(compiled(g, o)) == expected_tp);
+        if (g.units().size() < 2) continue;
+        o = options({dp, 1}, 1, static_cast<std::int32_t>(seed % 3));  // data goes back to earlier stages
+        CHECK(numbers_of(compiled(g, o)) == expected);
       }
-      CHECK(losses(g, o) == expected);
-      const Plan p = compiled(g, o);
-      for (const PlanActor& a : p.roles[0].actors) parts += a.name.ends_with(".fwd.1");
-      o.stages = stage_meshes({dp}, 2);
-      CHECK(losses(g, o) == expected_tp);
-      o.zero = static_cast<std::int32_t>(seed % 3);  // data goes back to earlier stages
-      o.stages = stage_meshes({dp, 1});
-      if (g.units().size() > 1) CHECK(losses(g, o) == expected);
+    }
+    // Passes that have an order, in which data leaves a unit of a stage and comes back to it.
+    for (const Pipeline& pipeline : {Pipeline{Pipeline::Kind::zero_bubble}, Pipeline{Pipeline::Kind::interleaved, 2}}) {
+      CAPTURE(to_string(pipeline));
+      CompileOptions o = options({2, 2}, 1, 1);
+      o.pipeline = pipeline;
+      o.stage_of_unit = pipeline.chunks == 1 ? std::vector<std::int32_t>{0, 0, 1, 1, 1, 1}
+                                             : std::vector<std::int32_t>{0, 0, 1, 2, 2, 3};
+      CHECK(numbers_of(compiled(layers_in({"u", "v", "u", "w", "x", "y", "z"}, skips), o)) == expected);
     }
   }
   CHECK(parts >= 20);
-  CHECK(refused >= 5);
+  CHECK(refused >= 10);
+  CHECK(compile(layers_in({"out", "u", "v", "u", "out"}, false), options({2}, 1, 3))
+            .status()
+            .message()
+            .find("data of the first comes to the second: with ZeRO 3") != std::string::npos);
 }

@@ -86,7 +86,8 @@ Expected<std::unique_ptr<CompiledScenario>> CompiledScenario::create(Scenario sc
   TROUPE_ASSIGN(c->plan_, c->compile(s.dp));
   for (const StageWidths& dp : s.changes) {
     TROUPE_ASSIGN(Plan plan, c->compile(dp));
-    c->changes_.push_back({std::make_shared<const Plan>(std::move(plan)), shape_text(dp, s.tp), 0, {}});
+    c->changes_.push_back(
+        {std::make_shared<const Plan>(std::move(plan)), shape_text(dp, StageWidths(dp.size(), s.tp)), 0, {}});
   }
   TROUPE_TRY(c->run_undisturbed());
   return c;
