@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "runtime/place/local_plan.h"
 #include "runtime/simulate/token_game.h"

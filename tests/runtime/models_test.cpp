@@ -1,6 +1,10 @@
 // Models: each with stages and meshes of its own, on which its units are cut.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <map>
+#include <set>
+
 #include "runtime/search/shapes.h"
 #include "tests/runtime/two_nets.h"
 
