@@ -69,7 +69,7 @@ TEST_CASE("an agent with another token is refused, and the run waits for one tha
   CHECK(ps.code == exit_ok);
   CHECK(ps.out.starts_with(waits));
   check_one_line(asked({"scale", "--mesh", "dp=1"}), exit_plan, {waits});
-  check_one_line(asked({"logs"}), exit_output, {waits});
+  check_one_line(asked({"logs"}), exit_plan, {waits});
   const Outcome agent = run(job.agent(0));
   CHECK(agent.code == exit_ok);
   const Outcome o = command.wait();
