@@ -83,7 +83,7 @@ TEST_CASE("a number of --guard-every that the options leave nothing for is told 
           "troupe: warning: " + none + "\n");
   const auto plan_on = [&](const std::string& nodes, const std::string& every) {
     return told(run(troupe_command({"plan", tiny_config, "--mesh", "dp=2", "--zero", "1", "--nodes", nodes, "--places",
-                                    "2", "--guard-every", every, "--set", "run.recovery=slots"})));
+                                    nodes == "1" ? "2" : "1", "--guard-every", every, "--set", "run.recovery=slots"})));
   };
   CHECK(plan_on("1", "5") == "troupe: warning: " + none + "\n");
   CHECK(plan_on("2", "5").empty());
