@@ -70,7 +70,7 @@ Expected<std::vector<StageRange>> join_models(const Graph& graph, const CompileO
       return invalid(fmt::format("{}: the graph has no such model; it has {}", where, fmt::join(names, ", ")));
     if (std::any_of(ranges.begin(), ranges.end(), [&](const StageRange& range) { return range.model == model; }))
       return invalid(where + " is there twice");
-    if (of.stages.empty()) return invalid(where + " has no stages: give a mesh for each, see stage_meshes");
+    if (of.stages.empty()) return invalid(where + " has no stages: give a mesh or more, such as stage_meshes({1})");
     TROUPE_TRY(check_stage_meshes(of.stages).in(where));
     ranges.push_back({model, static_cast<std::int32_t>(stages.size()), static_cast<std::int32_t>(of.stages.size())});
     const Rank first = ranks;
@@ -312,7 +312,8 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
     return invalid(fmt::format("CompileOptions::zero is {}: ZeRO has stages 0 to 3", options.zero));
   for (std::int32_t p = 0; p < std::ssize(graph.programs()); ++p)  // actors of "evaluate" are named "evaluate.UNIT..."
     for (const std::string& unit : graph.units())
-      if (unit.starts_with(graph.programs()[p] + ".") && !plan.has_one_step_program())
+      if (unit.starts_with(graph.programs()[p] + ".") && !plan.has_one_step_program() &&
+          std::count(graph.units().begin(), graph.units().end(), unit.substr(graph.programs()[p].size() + 1)) > 0)
         return invalid("unit '" + unit + "' has the name of the actors of program '" + graph.programs()[p] +
                        "' in unit '" + unit.substr(graph.programs()[p].size() + 1) + "': choose another name");
   TROUPE_TRY(check_owners(options.owners, plan));

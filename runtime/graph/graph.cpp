@@ -111,7 +111,8 @@ std::int32_t Graph::unit(const std::string& name, const std::string& kind) {
     unit_models_.push_back(model_);
   } else if (const std::int32_t of = unit_models_[static_cast<std::size_t>(known)]; of != model_) {
     fail("unit '" + name + "' of model '" + models()[static_cast<std::size_t>(model_)] + "' is of model '" +
-         models()[static_cast<std::size_t>(of)] + "' already: choose another name");
+         models()[static_cast<std::size_t>(of)] +
+         "' already: say model(...) of that one first, or choose another name");
   }
   needs_unit_ = false;
   unit_ = static_cast<std::int32_t>(known);

@@ -337,7 +337,7 @@ TEST_CASE("models without stages, stages without models and units of two models 
         "CompileOptions::models, 'huge': the graph has no such model; it has small, large");
   CHECK(refusal(g, on({for_small, for_large, for_small})) == "CompileOptions::models, 'small' is there twice");
   CHECK(refusal(g, on({for_small, {"large", {}}})) ==
-        "CompileOptions::models, 'large' has no stages: give a mesh for each, see stage_meshes");
+        "CompileOptions::models, 'large' has no stages: give a mesh or more, such as stage_meshes({1})");
   CHECK(
       refusal(g, on({for_small, {"large", {Mesh::dense({{"dp", 2}}, 1)}}})).find("CompileOptions::models, 'large': ") ==
       0);
@@ -359,7 +359,8 @@ TEST_CASE("models without stages, stages without models and units of two models 
   twice.model("other");
   twice.unit("small-first");
   CHECK(twice.status().message() ==
-        "unit 'small-first' of model 'other' is of model 'small' already: choose another name");
+        "unit 'small-first' of model 'other' is of model 'small' already: say model(...) of that one first, or choose "
+        "another name");
   Graph nameless(ops());
   nameless.model("");
   CHECK(nameless.status().message() == "a model without a name: choose one");

@@ -142,6 +142,13 @@ TEST_CASE("an order of passes, owners of microbatches and one feed in two progra
   named.actor("data", "idle", {}, {{"x", {DType::f32, {2, 4}}}}, {{"stream", std::string("i")}});
   add_net(named, large);
   says(named, {}, "unit 'small.first' has the name of the actors of program 'small' in unit 'first'");
+  Graph natural(ops());  // units that have the names of their programs, and no unit 'first'
+  for (Net net : {small, large}) {
+    net.units = net.name + ".";
+    add_net(natural, net);
+  }
+  check_same(train_net(compiled(natural, one_place()), large, 2),
+             train_net(compiled(nets({large}), one_place()), large, 2));
 }
 
 TEST_CASE("a message of a program that the plan does not have ends the run, and nothing is read for it") {
