@@ -53,6 +53,24 @@ std::map<std::string, std::int32_t> slots_of(const Plan& p, const std::string& b
   return out;
 }
 
+/// Rows of 24 elements, of two samples.
+Value source(Graph& g, const std::string& name) {
+  return g.actor("data", name, {}, {{name, {DType::f32, {2, 24}}}}, {{"stream", name}})[0];
+}
+
+void train_towards(Graph& g, Value x) { g.minimize(g.op("mse_loss", {x, source(g, "t")}, {{"scale", 0.1}})[0], {}); }
+
+/// Of three steps of the first program that trains.
+std::vector<double> losses_of(const Plan& p) {
+  SessionOptions session;
+  session.steps = 3;
+  const SimOutcome out = simulate_job(p, ops(), actor_set(), session, {});
+  REQUIRE_MESSAGE(out.job.status.ok(), out.job.status.message());
+  std::vector<double> all;
+  for (const StepResult& step : out.run.steps) all.push_back(step.loss);
+  return all;
+}
+
 }  // namespace
 
 TEST_CASE("models of different shapes train on meshes of their own, dp=3 and tp=2, with the bits that each has alone") {
@@ -139,7 +157,7 @@ TEST_CASE("a model that is named again goes on; nodes behind its name belong to 
   Graph g(ops());
   g.program("train", {2, 2});
   g.model("a");
-  Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 24}}}}, {{"stream", std::string("x")}})[0];
+  Value x = source(g, "x");
   x = g.op("linear", {x, g.param("a.w", {24, 24}, Init::normal(0.2f))})[0];
   g.unit("a1");
   x = g.op("relu", {x})[0];
@@ -147,7 +165,7 @@ TEST_CASE("a model that is named again goes on; nodes behind its name belong to 
   x = g.op("linear", {x, g.param("b.w", {24, 24}, Init::normal(0.2f))})[0];
   g.model("a");
   x = g.op("relu", {x}, {}, "back")[0];
-  const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 24}}}}, {{"stream", std::string("t")}})[0];
+  const Value t = source(g, "t");
   const Value loss = g.op("mse_loss", {x, t}, {{"scale", 0.1}})[0];
   g.model("b");  // gradients are made where their ops are
   g.minimize(loss, {});
@@ -262,7 +280,7 @@ TEST_CASE("data passes from a model to another one on other model axes, and grad
     g.program("train", {6, 2});
     if (apart) g.model("encoder");
     g.unit("encode");
-    const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 24}}}}, {{"stream", std::string("x")}})[0];
+    const Value x = source(g, "x");
     Value h = g.op("linear", {x, g.param("up", {40, 24}, Init::normal(0.3f))})[0];
     h = g.op("relu", {h})[0];
     h = g.op("linear", {h, g.param("down", {24, 40}, Init::normal(0.3f))})[0];
@@ -272,7 +290,7 @@ TEST_CASE("data passes from a model to another one on other model axes, and grad
     y = g.op("relu", {y})[0];
     y = g.op("linear", {y, g.param("decode.down", {24, 36}, Init::normal(0.3f))})[0];
     y = g.op("add", {h, y})[0];
-    const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 24}}}}, {{"stream", std::string("t")}})[0];
+    const Value t = source(g, "t");
     kernels::AdamW hyper;
     g.minimize(g.op("mse_loss", {y, t}, {{"scale", 1.0 / 12}})[0], hyper);
     return g;
@@ -444,31 +462,21 @@ TEST_CASE("stages that are alike share a parameter, whatever model axes a stage 
   Value x = -1;
   for (int u = 0; u < 3; ++u) {
     g.unit("u" + std::to_string(u));
-    if (x < 0) x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 24}}}}, {{"stream", std::string("x")}})[0];
+    if (x < 0) x = source(g, "x");
     x = g.op("linear", {x, g.param(u == 0 ? "own" : "tied", {24, 24}, Init::normal(0.3f))})[0];
     x = g.op("relu", {x})[0];
   }
-  const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 24}}}}, {{"stream", std::string("t")}})[0];
-  g.minimize(g.op("mse_loss", {x, t}, {{"scale", 0.1}})[0], {});
+  train_towards(g, x);
   const auto stages = [](std::int64_t tp0, std::int64_t tp, std::int64_t dp) {
     return std::vector<Mesh>{Mesh::dense({{"tp", tp0}, {"dp", 1}}),
                              Mesh::dense({{"tp", tp}, {"dp", dp}}, static_cast<Rank>(tp0)),
                              Mesh::dense({{"tp", tp}, {"dp", 1}}, static_cast<Rank>(tp0 + tp * dp))};
   };
-  const auto losses = [&](const Plan& p) {
-    SessionOptions session;
-    session.steps = 3;
-    const SimOutcome out = simulate_job(p, ops(), actor_set(), session, {});
-    REQUIRE_MESSAGE(out.job.status.ok(), out.job.status.message());
-    std::vector<double> all;
-    for (const StepResult& step : out.run.steps) all.push_back(step.loss);
-    return all;
-  };
   const Plan p = compiled(g, alone_on(stages(1, 2, 2)));
   CHECK(p.stages_on(p.tensors[p.params[1].tensor].mesh) == std::vector<std::int32_t>{1, 2});
-  CHECK(losses(p) == losses(compiled(g, alone_on(stages(1, 2, 1)))));
-  const auto one = losses(compiled(g, one_place()));
-  for (std::size_t s = 0; s < one.size(); ++s) CHECK(losses(p)[s] == doctest::Approx(one[s]).epsilon(1e-6));
+  CHECK(losses_of(p) == losses_of(compiled(g, alone_on(stages(1, 2, 1)))));
+  const auto one = losses_of(compiled(g, one_place()));
+  for (std::size_t s = 0; s < one.size(); ++s) CHECK(losses_of(p)[s] == doctest::Approx(one[s]).epsilon(1e-6));
   Plan wrong = p;  // as if the second of them had other model axes
   wrong.meshes[2] = Mesh::dense({{"tp", 1}, {"dp", 2}}, wrong.meshes[2].ranks[0]);
   CHECK(verify(wrong).message().find("is made of stages 1 and 2, whose model axes differ in size") !=
@@ -480,14 +488,13 @@ TEST_CASE("a hint that splits a parameter along an axis means nothing on a stage
     Graph g(ops());
     g.program("train", {4, 2});
     g.unit("narrow");
-    Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 24}}}}, {{"stream", std::string("x")}})[0];
+    Value x = source(g, "x");
     const Value w = g.param("w", {24, 24}, Init::normal(0.3f));
     g.hint(w, {Sbp::S(0), Sbp::B()});
     x = g.op("linear", {x, w})[0];
     g.unit("wide");
     x = g.op("linear", {x, g.param("v", {24, 24}, Init::normal(0.3f))})[0];
-    const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 24}}}}, {{"stream", std::string("t")}})[0];
-    g.minimize(g.op("mse_loss", {x, t}, {{"scale", 0.1}})[0], {});
+    train_towards(g, x);
     CompileOptions o = alone_on({Mesh::dense({{"tp", 1}, {"dp", 1}}), Mesh::dense({{"tp", tp}, {"dp", 1}}, 1)});
     o.stage_of_unit = {0, 1};
     CHECK(refusal(g, o) == "accepted");
@@ -498,14 +505,13 @@ TEST_CASE("a model whose stages only read parameters of another one is as wide a
   Graph g(ops());
   g.program("train", {4, 2});
   g.model("learner");
-  Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 24}}}}, {{"stream", std::string("x")}})[0];
+  Value x = source(g, "x");
   const Value w = g.param("w", {24, 24}, Init::normal(0.3f));
   x = g.op("linear", {x, w})[0];
-  const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 24}}}}, {{"stream", std::string("t")}})[0];
-  g.minimize(g.op("mse_loss", {x, t}, {{"scale", 0.1}})[0], {});
+  train_towards(g, x);
   g.program("act", {8, 2});
   g.model("actor");
-  Value y = g.actor("data", "y", {}, {{"y", {DType::f32, {2, 24}}}}, {{"stream", std::string("y")}})[0];
+  Value y = source(g, "y");
   g.report("acted", g.op("linear", {y, w})[0]);
   const auto told = [&](const CompileOptions& o) {
     SessionOptions session;
@@ -545,36 +551,24 @@ TEST_CASE("terms of a sum over two model axes become a sum of fewer terms on a s
     return g.op("linear", {x, g.param(name, {24, 24}, Init::normal(0.3f))}, {}, name + ".linear")[0];
   };
   g.unit("first");
-  Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 24}}}}, {{"stream", std::string("x")}})[0];
+  Value x = source(g, "x");
   x = linear(x, "w0");
   g.require(x, {Sbp::P(), Sbp::P(), Sbp::B()});
   g.unit("second");
-  const Value y = linear(g.actor("data", "y", {}, {{"y", {DType::f32, {2, 24}}}}, {{"stream", std::string("y")}})[0],
-                         "w1");
+  const Value y = linear(source(g, "y"), "w1");
   g.require(y, {Sbp::B(), Sbp::P(), Sbp::B()});
   Value z = g.op("add", {x, y})[0];
   g.require(z, {Sbp::B(), Sbp::P(), Sbp::B()});
   z = linear(z, "w2");
-  const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 24}}}}, {{"stream", std::string("t")}})[0];
-  g.minimize(g.op("mse_loss", {z, t}, {{"scale", 0.1}})[0], {});
-  const auto losses = [&](const CompileOptions& o) {
-    const Plan p = compiled(g, o);
-    SessionOptions session;
-    session.steps = 3;
-    const SimOutcome out = simulate_job(p, ops(), actor_set(), session, {});
-    REQUIRE_MESSAGE(out.job.status.ok(), out.job.status.message());
-    std::vector<double> all;
-    for (const StepResult& step : out.run.steps) all.push_back(step.loss);
-    return all;
-  };
+  train_towards(g, z);
   const auto stages = [](std::int64_t ep0, std::int64_t tp0, std::int64_t ep, std::int64_t tp) {
     return std::vector<Mesh>{Mesh::dense({{"ep", ep0}, {"tp", tp0}, {"dp", 1}}),
                              Mesh::dense({{"ep", ep}, {"tp", tp}, {"dp", 1}}, static_cast<Rank>(ep0 * tp0))};
   };
-  const auto one = losses(alone_on(stages(1, 1, 1, 1)));
+  const auto one = losses_of(compiled(g, alone_on(stages(1, 1, 1, 1))));
   for (const auto& mixed : {stages(2, 2, 1, 2), stages(2, 2, 1, 3), stages(1, 2, 2, 2), stages(2, 2, 1, 4)}) {
     INFO(to_string(mixed[0]), to_string(mixed[1]));
-    const auto got = losses(alone_on(mixed));
+    const auto got = losses_of(compiled(g, alone_on(mixed)));
     for (std::size_t s = 0; s < one.size(); ++s) CHECK(got[s] == doctest::Approx(one[s]).epsilon(1e-6));
   }
 }

@@ -130,7 +130,8 @@ TEST_CASE(
 
 namespace {
 
-/// Layers, each in the unit of its index, and an evaluation of the same. `skips`: each reads the one before the last.
+/// A program that trains layers, each in the unit of its index, and one that evaluates the same ones. `skips`: each
+/// layer reads what the layer before the last one makes, too.
 Graph layers_in(const std::vector<std::string>& units, bool skips) {
   Graph g(ops());
   for (const std::string program : {"train", "evaluate"}) {
