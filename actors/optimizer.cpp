@@ -55,40 +55,107 @@ Status NormBody::run(const ActContext& c, Parallel& par) {
 
 UpdateBody::UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port,
                        std::int32_t own_port, PortMemory params, kernels::AdamW hyper, std::size_t commit,
-                       std::size_t commits)
+                       std::size_t commits, UpdateOps ops)
     : parts_(std::move(parts)), in_(std::move(in)), commit_port_(commit_port), own_port_(own_port), params_(params),
-      hyper_(hyper), commit_(commit), commits_(commits) {}
+      hyper_(hyper), commit_(commit), commits_(commits), ops_(std::move(ops)) {
+  if (ops_.steps.empty()) ops_.steps.push_back({UpdateOps::Kind::adamw, 0, {}});
+}
+
+struct UpdateBody::Act {
+  const ActContext& context;
+  Commit commit;
+  std::byte *from, *to;  // slots
+  Parallel& parallel;
+};
 
 Status UpdateBody::run(const ActContext& c, Parallel& par) {
-  Commit commit;
   const std::byte* payload = in_[commit_port_].at(c.act.in[commit_port_].token.slot);
-  if (!parts_.empty()) std::memcpy(&commit, payload + commit_ * sizeof commit, sizeof commit);
-  kernels::AdamW hyper = hyper_;
-  hyper.lr = static_cast<float>(commit.lr);
-  hyper.grad_scale = commit.grad_scale;
-  hyper.step = commit.update;
   std::byte* to = params_.at(c.act.out[0].slot);
-  std::byte* from = own_port_ < 0 ? to : in_[own_port_].at(c.act.in[own_port_].token.slot);
-  std::vector<const std::int64_t*> sums;
+  Act act{c, {}, own_port_ < 0 ? to : in_[own_port_].at(c.act.in[own_port_].token.slot), to, par};
+  if (!parts_.empty()) std::memcpy(&act.commit, payload + commit_ * sizeof act.commit, sizeof act.commit);
+  if (!act.commit.void_step)
+    for (const UpdateOps::Step& step : ops_.steps) {
+      if (par.stopping()) return stopped();
+      TROUPE_TRY(run(step, act));
+    }
   for (const auto& part : parts_) {
     if (par.stopping()) return stopped();
     const auto n = part.extent.elements();
+    if (act.commit.void_step && n > 0 && act.from != act.to) {
+      const auto bytes = static_cast<std::size_t>(n) * sizeof(float);
+      std::memcpy(act.to + part.param_offset, act.from + part.param_offset, bytes);
+      if (!part.by_ops) std::memcpy(act.to + part.moments_offset, act.from + part.moments_offset, 2 * bytes);
+    }
+    std::memcpy(act.to + part.exponent_offset,
+                payload + commits_ * sizeof act.commit + part.index * sizeof(std::int32_t), sizeof(std::int32_t));
+  }
+  return {};
+}
+
+Status UpdateBody::run_adamw(const Act& act) const {
+  kernels::AdamW hyper = hyper_;
+  hyper.lr = static_cast<float>(act.commit.lr);
+  hyper.grad_scale = act.commit.grad_scale;
+  hyper.step = act.commit.update;
+  std::vector<const std::int64_t*> sums;
+  for (const auto& part : parts_) {
+    if (act.parallel.stopping()) return stopped();
+    const auto n = part.extent.elements();
+    if (n == 0 || part.by_ops) continue;
     const auto state_in = [&](std::byte* slot) {
       auto* m = reinterpret_cast<float*>(slot + part.moments_offset);
       return kernels::AdamWState{reinterpret_cast<float*>(slot + part.param_offset), m, m + n};
     };
-    if (n > 0 && !commit.void_step) {
-      hyper.weight_decay = part.decay ? hyper_.weight_decay : 0;
-      kernels::adamw_update(state_in(from), state_in(to), gradient(part, in_, c, from, sums), n, hyper, par);
-    } else if (n > 0 && from != to) {
-      const auto bytes = static_cast<std::size_t>(n) * sizeof(float);
-      std::memcpy(to + part.param_offset, from + part.param_offset, bytes);
-      std::memcpy(to + part.moments_offset, from + part.moments_offset, 2 * bytes);
-    }
-    std::memcpy(to + part.exponent_offset, payload + commits_ * sizeof commit + part.index * sizeof(std::int32_t),
-                sizeof(std::int32_t));
+    hyper.weight_decay = part.decay ? hyper_.weight_decay : 0;
+    kernels::adamw_update(state_in(act.from), state_in(act.to), gradient(part, in_, act.context, act.from, sums), n,
+                          hyper, act.parallel);
   }
   return {};
+}
+
+void UpdateBody::write_gradient(const ParamPart& part, const kernels::View& out, const Act& act) const {
+  std::vector<const std::int64_t*> sums;
+  const kernels::Gradient g = gradient(part, in_, act.context, act.from, sums);
+  const auto n = part.extent.elements();
+  auto* to = out.as<float>();
+  if (g.rounded) std::memcpy(to, g.rounded, static_cast<std::size_t>(n) * sizeof(float));
+  else kernels::round_sums(to, g, n, act.parallel);
+  const auto scale = static_cast<float>(act.commit.grad_scale);
+  if (scale != 1) std::for_each(to, to + n, [scale](float& x) { x *= scale; });
+}
+
+Status UpdateBody::run(const UpdateOps::Step& step, const Act& act) const {
+  using Kind = UpdateOps::Kind;
+  if (step.kind == Kind::adamw) return run_adamw(act);
+  kernels::Call call;
+  const auto resolve = [&](const Operand& o) {
+    kernels::View view = o.view;
+    view.data = (o.where == Operand::Where::in    ? act.from
+                 : o.where == Operand::Where::out ? act.to
+                                                  : ops_.scratch) +
+                o.offset;
+    return view;
+  };
+  for (const auto& o : step.op.in) call.in.push_back(resolve(o));
+  for (const auto& o : step.op.out) call.out.push_back(resolve(o));
+  switch (step.kind) {
+    case Kind::gradient: write_gradient(parts_[step.part], call.out[0], act); return {};
+    case Kind::learning_rate: *call.out[0].as<float>() = static_cast<float>(act.commit.lr); return {};
+    case Kind::number: *call.out[0].as<float>() = static_cast<float>(act.commit.update); return {};
+    case Kind::copy:
+      if (call.in[0].data == call.out[0].data) return {};  // a parameter that stays, in place
+      std::memcpy(call.out[0].data, call.in[0].data, static_cast<std::size_t>(call.in[0].bytes()));
+      return {};
+    case Kind::adamw:
+    case Kind::op: break;
+  }
+  call.attrs = &step.op.attrs;
+  call.scratch = {ops_.scratch + ops_.op_scratch_offset,
+                  static_cast<std::size_t>(ops_.scratch_bytes - ops_.op_scratch_offset)};
+  call.par = &act.parallel;
+  call.rng_key = step.op.rng_key;
+  call.step = act.context.step;
+  return run_op(step.op, call);
 }
 
 constexpr std::int64_t wanted_bytes_at_once = 1 << 20;

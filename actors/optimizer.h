@@ -8,6 +8,7 @@
 #include "actors/commit.h"
 #include "actors/executor.h"
 #include "actors/gradient_report.h"
+#include "actors/segment.h"
 #include "kernels/op.h"
 #include "kernels/optimizer.h"
 #include "placement/layout.h"
@@ -31,6 +32,7 @@ struct ParamPart {
   std::int64_t param_offset = 0;     ///< in the parameter slot
   std::int64_t moments_offset = 0;   ///< of the first moment, there too; the second follows after `elements`
   bool decay = true;                 ///< weight decay applies
+  bool by_ops = false;               ///< UpdateOps make it: it has no moments
 };
 
 /// Tells the square sums of each part's gradient, node by node. NU-2 (topologies): each row of a part is summed in
@@ -50,15 +52,31 @@ class NormBody final : public Body {
   GradientSink tell_;
 };
 
-/// AdamW (Loshchilov and Hutter, 2019) over a group of parameters. Input `commit_port` carries `commits` Commits, of
-/// which number `commit` is of the group's program, and the exponents of the next step's sums, which the update stores
+/// The ops of an update, in order (runtime/plan/update_ops.h). Their operands lie in the update's slot, `in` as it was
+/// before the update, `out` as it is behind it, or in scratch memory.
+struct UpdateOps {
+  enum class Kind : std::uint8_t { op, adamw, gradient, learning_rate, number, copy };
+  struct Step {
+    Kind kind = Kind::op;
+    std::size_t part = 0;  ///< gradient: of which part
+    BoundOp op;
+  };
+  std::vector<Step> steps;  ///< none: AdamW makes all parts
+  std::byte* scratch = nullptr;
+  std::int64_t scratch_bytes = 0;
+  std::int64_t op_scratch_offset = 0;  ///< of the kernels' own scratch
+};
+
+/// AdamW (Loshchilov and Hutter, 2019), or ops of the application, over a group of parameters. Input `commit_port`
+/// carries `commits` Commits, of which number `commit` is of the group's program, and the exponents of the next step's sums, which the update stores
 /// in the parameter slot. A void step changes nothing else.
 /// `own_port`: the input that carries the version before, which stays whole while the next one is written into another
 /// slot; -1: the slot that is written has it, and the update is in place.
 class UpdateBody final : public Body {
  public:
   UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port, std::int32_t own_port,
-             PortMemory params, kernels::AdamW hyper, std::size_t commit = 0, std::size_t commits = 1);
+             PortMemory params, kernels::AdamW hyper, std::size_t commit = 0, std::size_t commits = 1,
+             UpdateOps ops = {});
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
@@ -66,8 +84,16 @@ class UpdateBody final : public Body {
   std::vector<PortMemory> in_;
   std::int32_t commit_port_, own_port_;
   PortMemory params_;
+  /// One act: its commit, and the versions before and behind it.
+  struct Act;
+  Status run(const UpdateOps::Step& step, const Act& act) const;
+  /// AdamW of each part that it makes.
+  Status run_adamw(const Act& act) const;
+  void write_gradient(const ParamPart& part, const kernels::View& out, const Act& act) const;
+
   kernels::AdamW hyper_;
   std::size_t commit_, commits_;
+  UpdateOps ops_;
 };
 
 /// Reports of each part its digest (see kernels::digest), 1 where all of its elements are finite, else 0, and how many

@@ -7,6 +7,16 @@
 
 namespace troupe::actors {
 
+Status run_op(const BoundOp& op, const kernels::Call& call) {
+  try {
+    if (op.def->check) TROUPE_TRY(op.def->check(call).in("op '" + op.name + "'"));
+    op.def->cpu(call);
+  } catch (...) {  // the act's error names the actor, which runs many ops
+    return Status(Code::internal, "op '" + op.name + "': " + exception_status(std::current_exception()).message());
+  }
+  return {};
+}
+
 SegmentBody::SegmentBody(SegmentSpec spec) : spec_(std::move(spec)) {}
 
 kernels::View SegmentBody::resolve(const Operand& o, const ActContext& c) const {
@@ -58,12 +68,7 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
     call.rng_key = op.rng_key;
     call.step = c.step;
     call.first_sample = c.microbatch < 0 ? 0 : c.microbatch * spec_.samples_per_microbatch;
-    try {
-      if (op.def->check) TROUPE_TRY(op.def->check(call).in("op '" + op.name + "'"));
-      op.def->cpu(call);
-    } catch (...) {  // the act's error names the actor, which runs many ops
-      return Status(Code::internal, "op '" + op.name + "': " + exception_status(std::current_exception()).message());
-    }
+    TROUPE_TRY(run_op(op, call));
     TROUPE_TRY(check_told(op, call, largest, c));
     for (std::size_t i = 0; i < op.out.size(); ++i)
       if (const auto g = op.out[i].gradient; g >= 0)

@@ -35,6 +35,10 @@ struct BoundOp {
   std::uint64_t rng_key = 0;
 };
 
+/// Checks the values of a call and runs the op's body. Error: one of OpDef::check, an exception of the body; each names
+/// the op.
+Status run_op(const BoundOp& op, const kernels::Call& call);
+
 /// A gradient that a segment makes.
 struct SegmentGradient {
   std::string param;                 ///< the parameter's name

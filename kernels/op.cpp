@@ -40,6 +40,8 @@ const std::string& Attrs::text(const std::string& key) const {
 
 Status OpSet::add(OpDef op) {
   if (op.name.empty()) return invalid("an op without a name");
+  if (op.name.starts_with("update."))
+    return invalid("op '" + op.name + "': choose another name ('update.' begins those of Troupe's own)");
   if (!op.infer) return invalid("op '" + op.name + "' has no shape rule (infer)");
   if (!op.cpu) return invalid("op '" + op.name + "' has no CPU body");
   if (op.outputs < 32 && op.accumulates >> op.outputs != 0)

@@ -209,7 +209,7 @@ Status check_signatures(const OpDef& op, std::span<const TensorType> in, std::sp
 /// The ops of an application, by name. A value: main builds it and passes it down.
 class OpSet {
  public:
-  /// Error: a name that is taken, an op without infer or cpu, one with state and a gradient.
+  /// Error: a name that is taken, or begins with "update."; an op without infer or cpu, one with state and a gradient.
   Status add(OpDef op);
   /// Null where there is none.
   const OpDef* find(const std::string& name) const;

@@ -1,4 +1,4 @@
-// add, relu, swiglu: one formula per element.
+// add, weighted_sum, multiply, relu, swiglu: one formula per element.
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
@@ -13,6 +13,34 @@ void add(const Call& call) {
   for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
     map(
         end - i, c + i, [](v16 x, v16 y) { return x + y; }, a + i, b + i);
+  });
+}
+
+void weighted_sum(const Call& call) {
+  const float *a = call.in[0].as<float>(), *b = call.in[1].as<float>();
+  float* c = call.out[0].as<float>();
+  const v16 of_a = splat(static_cast<float>(call.attrs->real("a", 1))),
+            of_b = splat(static_cast<float>(call.attrs->real("b", 1)));
+  for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
+    map(
+        end - i, c + i, [=](v16 x, v16 y) { return x * of_a + y * of_b; }, a + i, b + i);
+  });
+}
+
+void multiply(const Call& call) {
+  const float *a = call.in[0].as<float>(), *b = call.in[1].as<float>();
+  float* c = call.out[0].as<float>();
+  if (call.in[1].logical == Shape{1} && call.in[0].logical != Shape{1}) {
+    const v16 by = splat(*b);
+    for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
+      map(
+          end - i, c + i, [=](v16 x) { return x * by; }, a + i);
+    });
+    return;
+  }
+  for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
+    map(
+        end - i, c + i, [](v16 x, v16 y) { return x * y; }, a + i, b + i);
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/gradient.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
 namespace troupe::kernels {
@@ -63,6 +64,19 @@ void adamw_update(const AdamWState& from, const AdamWState& to, const Gradient& 
   };
   for_blocks(par, n, element_block,
              [&](std::int64_t begin, std::int64_t end) { for_pieces(g, begin, end, update_all); });
+}
+
+void cpu::adamw(const Call& call) {
+  AdamW hyper;
+  hyper.beta1 = static_cast<float>(call.attrs->real("beta1", hyper.beta1));
+  hyper.beta2 = static_cast<float>(call.attrs->real("beta2", hyper.beta2));
+  hyper.eps = static_cast<float>(call.attrs->real("eps", hyper.eps));
+  hyper.weight_decay = static_cast<float>(call.attrs->real("weight_decay", hyper.weight_decay));
+  hyper.lr = *call.in[4].as<float>();
+  hyper.step = static_cast<std::int64_t>(*call.in[5].as<float>());
+  const AdamWState from{call.in[0].as<float>(), call.in[1].as<float>(), call.in[2].as<float>()},
+      to{call.out[0].as<float>(), call.out[1].as<float>(), call.out[2].as<float>()};
+  adamw_update(from, to, {.rounded = call.in[3].as<float>()}, call.in[0].size(), hyper, *call.par);
 }
 
 }  // namespace troupe::kernels

@@ -46,6 +46,7 @@ class Lowering {
         plan_.params[static_cast<std::size_t>(&p - low_.params.data())].program = grad.program;
         for (Value v : grad.uses) p.grads.push_back(layouts_.home[v]);
       }
+    TROUPE_TRY(lower_updates(g_, plan_, low_, layouts_));
     return std::move(low_);
   }
 
@@ -189,9 +190,6 @@ class Lowering {
   }
 
   Status lower_op(const Node& n, const std::vector<kernels::Signature>& deduced) {
-    if (!n.out.empty() && g_.tensors()[n.out[0]].rate == Rate::step)
-      return invalid("op '" + n.name + "' (" + n.op +
-                     ") reads parameters only; ops on parameters are not in this version: apply it to activations");
     const std::int32_t on = home_mesh(n);
     const auto& axes = mesh(on).axes;
     const int dp = dp_axis(mesh(on));

@@ -1,5 +1,6 @@
 // Lowering of parameters: each on the mesh of the stages that read it.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -34,12 +35,21 @@ std::int32_t union_mesh(Plan& plan, const std::vector<std::int32_t>& stages) {
   return static_cast<std::int32_t>(plan.meshes.size()) - 1;
 }
 
-/// By value of the graph: the meshes on which a parameter is read.
+/// By value of the graph: the meshes on which a parameter is read. What only an update reads lies where the parameters
+/// do that it is joined to.
 std::vector<std::set<std::int32_t>> read_on_meshes(const Graph& g, const std::vector<UnitPlace>& units) {
   std::vector<std::set<std::int32_t>> meshes(g.tensors().size());
   for (const Node& n : g.nodes())
     for (Value v : n.in)
       if (g.is_param(v)) meshes[static_cast<std::size_t>(v)].insert(units[n.unit].mesh);
+  for (const LinkedParams& linked : linked_params(g)) {
+    std::set<std::int32_t> all;
+    for (const Value v : linked.params)
+      if (all.empty()) all = meshes[static_cast<std::size_t>(v)];
+    if (all.empty()) all = {units[g.nodes()[g.tensors()[linked.params[0]].node].unit].mesh};
+    for (const Value v : linked.params)
+      if (auto& own = meshes[static_cast<std::size_t>(v)]; own.empty()) own = all;
+  }
   return meshes;
 }
 
@@ -65,6 +75,16 @@ Status check_param_stages(const Graph& g, const Staged& staged) {
                         "other sizes: read it on stages that differ in the width of dp only",
                         n.name, first, on, to_string(plan.meshes[first]), to_string(plan.meshes[on])));
   }
+  for (const LinkedParams& linked : linked_params(g))
+    for (const Value v : linked.params) {
+      const Value first = linked.params[0];
+      const auto &own = meshes[static_cast<std::size_t>(v)], &others = meshes[static_cast<std::size_t>(first)];
+      if (own != others)
+        return invalid(
+            fmt::format("parameters '{}' and '{}' are joined by an update (Graph::next), and ops read them "
+                        "on stages {} and {}: name these ops in one unit, or let the update read one of them",
+                        g.tensors()[first].name, g.tensors()[v].name, fmt::join(others, ", "), fmt::join(own, ", ")));
+    }
   return {};
 }
 

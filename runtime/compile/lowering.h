@@ -29,12 +29,24 @@ struct TensorLayouts {
 /// out, by the name of the op, actor, feed or parameter.
 Expected<Lowered> lower(const Graph& graph, Staged& staged);
 
-/// Error: a parameter that is read both inside and outside of a shared unit, or on stages whose model axes differ.
+/// Error: a parameter that is read both inside and outside of a shared unit, or on stages whose model axes differ;
+/// parameters that an update joins, on different stages.
 Status check_param_stages(const Graph& graph, const Staged& staged);
 
-/// The parameters that any node reads, each on the mesh of the stages that read it: on several, on the union of their
-/// meshes. REQUIRES: check_param_stages.
+/// The parameters that any node, or the ops of an update, reads, each on the mesh of the stages that read it: on
+/// several, on the union of their meshes. REQUIRES: check_param_stages.
 void lower_params(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan, Lowered& low,
                   TensorLayouts& layouts);
+
+/// Parameters whose next versions depend on each other, by Graph::next.
+struct LinkedParams {
+  std::int32_t program = 0;
+  std::vector<Value> params;  ///< in the graph's order
+};
+std::vector<LinkedParams> linked_params(const Graph& graph);
+
+/// The ops of updates, once all parameters that ops of microbatches read have their layouts; sets program and by_ops of
+/// the parameters that they make. Error: what no place of a parameter's stages can compute, by name.
+Status lower_updates(const Graph& graph, Plan& plan, Lowered& low, TensorLayouts& layouts);
 
 }  // namespace troupe::runtime

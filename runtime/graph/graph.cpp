@@ -17,20 +17,27 @@ std::string Graph::unique(std::string name) {
   return candidate;
 }
 
-bool Graph::check_values(const std::string& caller, const std::vector<Value>& in) {
-  for (Value v : in)
+bool Graph::check_values(const std::string& caller, const std::vector<Value>& in, bool update) {
+  for (Value v : in) {
     if (v < 0 || v >= std::ssize(tensors_)) {
       fail(fmt::format("{} reads value {}, which is none of this graph: pass what a call of this graph has returned",
                        caller, v));
       return false;
     }
+    if (const Tensor& t = tensors_[v]; t.update_node >= 0 && !update) {
+      fail(caller + " reads '" + t.name +
+           "', which an update makes once a step: ops that read microbatches, actors and reports cannot, next() can "
+           "(ops that read parameters only are ops of an update)");
+      return false;
+    }
+  }
   return true;
 }
 
-bool Graph::may_add(const std::string& caller, const std::vector<Value>& in) {
+bool Graph::may_add(const std::string& caller, const std::vector<Value>& in, bool update) {
   if (!status_.ok()) return false;
   if (programs_.empty()) fail(caller + " comes before the first program: name one with program(...) before it");
-  return status_.ok() && check_values(caller, in);
+  return status_.ok() && check_values(caller, in, update);
 }
 
 bool Graph::check_type(const std::string& what, const TensorType& type, std::int64_t least) {
@@ -59,12 +66,15 @@ bool Graph::check_hint(const std::string& port, const NdSbp& sbp, const TensorTy
 }
 
 bool Graph::check_program(const std::string& reader, const std::vector<Value>& in) {
-  for (Value v : in)
-    if (const Node& from = nodes_[tensors_[v].node]; !is_param(v) && from.program != program_) {
-      fail("'" + reader + "' of program '" + programs_[program_] + "' reads '" + tensors_[v].name + "' of program '" +
-           programs_[from.program] + "': programs share parameters only");
-      return false;
-    }
+  for (Value v : in) {
+    if (is_param(v)) continue;
+    const Tensor& t = tensors_[v];
+    const std::int32_t of = t.update_node >= 0 ? update_nodes_[t.update_node].program : nodes_[t.node].program;
+    if (of == program_) continue;
+    fail("'" + reader + "' of program '" + programs_[program_] + "' reads '" + t.name + "' of program '" +
+         programs_[of] + "': programs share parameters only");
+    return false;
+  }
   return true;
 }
 
@@ -172,7 +182,8 @@ Value Graph::param(const std::string& name, const Shape& shape, Init init, bool 
 std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in, Attrs attrs, std::string name) {
   const std::int32_t unit = current_unit();
   if (name.empty()) name = (units_.empty() ? "" : units_[unit] + ".") + op;
-  if (!may_add("op '" + name + "' (" + op + ")", in)) return std::vector<Value>(8, 0);
+  const bool update = are_of_update(in);
+  if (!may_add("op '" + name + "' (" + op + ")", in, update)) return std::vector<Value>(8, 0);
   const auto* def = ops_->find(op);
   if (!def) {
     fail("op '" + op + "' (for '" + name + "') is not registered");
@@ -189,6 +200,11 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
     return std::vector<Value>(8, 0);
   }
   if (!check_program(name, in)) return std::vector<Value>(8, 0);
+  if (def->state_bytes && update) {
+    fail("op '" + name + "' (" + op +
+         ") keeps state of its own, and reads parameters only: what an update keeps is a parameter (Graph::next)");
+    return std::vector<Value>(8, 0);
+  }
   if (def->state_bytes && !program_specs_[program_].stateful) {
     fail("op '" + name + "' (" + op + ") keeps state from one microbatch to the next, and program '" +
          programs_[program_] +
@@ -225,6 +241,16 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
                       name, op, drawn - in.begin(), shape[0], programs_[program_], program_specs_[program_].samples));
       return std::vector<Value>(8, 0);
     }
+  }
+  if (update) {
+    UpdateNode n{UpdateNode::Kind::op, op, unique(name), std::move(attrs), in, {}, program_};
+    if (def->random && !n.attrs.has("rng")) n.attrs.set("rng", n.name);
+    for (std::size_t i = 0; i < out->size(); ++i) {
+      n.out.push_back(add_tensor(out->size() > 1 ? fmt::format("{}:{}", n.name, i) : n.name, (*out)[i], rate, -1));
+      tensors_.back().update_node = static_cast<std::int32_t>(update_nodes_.size());
+    }
+    update_nodes_.push_back(std::move(n));
+    return update_nodes_.back().out;
   }
   Node n;
   n.kind = Node::Kind::op;
@@ -306,7 +332,7 @@ void Graph::require(Value v, NdSbp sbp) { set_layout("require", v, std::move(sbp
 
 void Graph::set_layout(const std::string& caller, Value v, NdSbp sbp, bool required) {
   if (!status_.ok() || !check_values(caller + "(" + troupe::to_string(sbp) + ")", {v})) return;
-  Tensor& t = tensors_[v];
+  Tensor& t = tensors_[v];  // of a node: check_values
   const Node& maker = nodes_[t.node];
   const std::string where = fmt::format("'{}', value '{}'", maker.name, t.name);
   if (maker.kind == Node::Kind::actor)

@@ -7,6 +7,15 @@
 //   Value w = g.param("w", {32, 64}, Init::normal(0.02f));
 //   Value y = g.op("linear", {x, w})[0];
 //
+// A parameter may be made anew in each step by ops instead of by AdamW: a state tensor (an average, a momentum), or a
+// parameter with an optimizer of the application's own. Its next version is a value of the ops that gradient(),
+// updated(), learning_rate(), update_number() and parameters feed:
+//
+//   Value m = g.param("w.momentum", {32, 64}, Init::constant(0));
+//   Value next_m = g.op("weighted_sum", {m, g.gradient(w)}, {{"a", 0.9}, {"b", 1.0}})[0];
+//   g.next(m, next_m);
+//   g.next(w, g.op("weighted_sum", {w, g.op("multiply", {next_m, g.learning_rate()})[0]}, {{"b", -1.0}})[0]);
+//
 // Shapes are those of one microbatch. The compiler decides which places run what: it cuts units into stages; SBP
 // hints on values are optional. The graph keeps its first error, which `status()` returns, and ignores later calls; a
 // Value that it returns after an error means nothing. Every call that adds a node but param() needs a program, and
@@ -77,10 +86,11 @@ struct Tensor {
   std::string name;
   TensorType type;
   Rate rate = Rate::microbatch;
-  std::int32_t node = -1;  ///< producer
+  std::int32_t node = -1;  ///< producer; -1: an update makes it
   std::optional<NdSbp> hint;
   bool required = false;                  ///< the hint is more than one: Graph::require
   Value gradient_of = kernels::no_value;  ///< the value of which this is the gradient, or a term of it
+  std::int32_t update_node = -1;          ///< index into Graph::update_nodes, of what an update makes
 };
 
 struct Node {
@@ -101,6 +111,22 @@ struct Node {
 
 /// Whether the attribute "reports" of an actor lists `name`: see Graph::actor.
 bool lists_report(const Attrs& attrs, const std::string& name);
+
+/// A value that the update of a step has, or makes: see Graph::next.
+struct UpdateNode {
+  enum class Kind : std::uint8_t { op, gradient, updated, learning_rate, number };
+  Kind kind = Kind::op;
+  std::string op, name;
+  Attrs attrs;
+  std::vector<Value> in, out;  ///< `in` of gradient and updated: the parameter
+  std::int32_t program = 0;
+};
+
+/// What makes the next version of a parameter.
+struct NextVersion {
+  Value param = kernels::no_value, value = kernels::no_value;
+  std::int32_t program = 0;
+};
 
 /// The gradient of one parameter: one value per use, in graph order.
 struct ParamGrad {
@@ -177,6 +203,26 @@ class Graph {
   /// the loss does not depend; a parameter that another program trains.
   void minimize(Value loss, kernels::AdamW hyper, const std::vector<Value>& trained = {});
 
+  /// Version v + 1 of a parameter is `value`, which ops make of version v of parameters, of the gradients of step v,
+  /// and of what the calls below return: op() of such values only is an op of the update, once a step, behind the
+  /// commit; a void step keeps version v. AdamW leaves the parameter alone, be it trained or not. It is saved,
+  /// restored, divided and healed as other parameters are; it has no moments. Parameters that one of these ops joins
+  /// are updated together: they lie on the same stages; along model axes they lie as microbatches read them, and those
+  /// that no op of a microbatch reads as the ops of the update ask. Where each of these ops keeps rows (indices of dim
+  /// 0) apart, ZeRO divides them as it divides what AdamW updates; else each dp coordinate has them whole and makes the
+  /// same update. Error: no parameter; a value that no op of an update makes, or of another shape or program; a
+  /// parameter twice. In compile(): a program that does not train; layouts that none of an op's rows has.
+  void next(Value param, Value value);
+  /// The gradient of the step of a parameter that this program trains, f32, clipped: what AdamW would have. Error: no
+  /// parameter; in compile(): one that the program does not train.
+  Value gradient(Value param);
+  /// What AdamW makes of the parameter: its next version. In compile(): an error where next() makes it.
+  Value updated(Value param);
+  /// AdamW::lr as the schedule has it in this step (SessionOptions::lr), f32 (1).
+  Value learning_rate();
+  /// The number of the update of this program, from 1, f32 (1). A void step is none.
+  Value update_number();
+
   const Status& status() const { return status_; }
   const kernels::OpSet& ops() const { return *ops_; }
   const std::vector<Node>& nodes() const { return nodes_; }
@@ -193,12 +239,14 @@ class Graph {
   /// Whether a program runs once a step: those that minimize() is in; where no program minimizes, the first.
   bool is_step_program(std::int32_t program) const { return trains() ? trains(program) : program == 0; }
   const std::vector<ParamGrad>& grads() const { return grads_; }
+  const std::vector<UpdateNode>& update_nodes() const { return update_nodes_; }
+  const std::vector<NextVersion>& next_versions() const { return next_versions_; }
   /// REQUIRES: the program trains.
   const kernels::AdamW& hyper(std::int32_t program) const { return hyper_.at(program); }
   bool trains() const { return !hyper_.empty(); }
   bool trains(std::int32_t program) const { return hyper_.count(program) != 0; }
   /// REQUIRES: a value of this graph.
-  bool is_param(Value v) const { return nodes_[tensors_[v].node].kind == Node::Kind::param; }
+  bool is_param(Value v) const { return tensors_[v].node >= 0 && nodes_[tensors_[v].node].kind == Node::Kind::param; }
 
  private:
   friend class Differentiator;
@@ -207,11 +255,16 @@ class Graph {
   std::string unique(std::string name);
   /// The unit that a new node belongs to.
   std::int32_t current_unit();
-  /// Fails if a value that `caller` reads is none of this graph. Returns whether all are.
-  bool check_values(const std::string& caller, const std::vector<Value>& in);
+  /// Fails if a value that `caller` reads is none of this graph, or, unless it is an `update`, one that an update
+  /// makes. Returns whether all are.
+  bool check_values(const std::string& caller, const std::vector<Value>& in, bool update = false);
   /// What each call that adds a node of a program begins with. False where there has been an error, or where this call
   /// is one: before the first program, or with a value that is none of this graph.
-  bool may_add(const std::string& caller, const std::vector<Value>& in);
+  bool may_add(const std::string& caller, const std::vector<Value>& in, bool update = false);
+  /// Whether all are parameters, or values of an update.
+  bool are_of_update(const std::vector<Value>& in) const;
+  /// gradient(), updated(), learning_rate(), update_number().
+  Value update_value(UpdateNode::Kind kind, const std::string& call, const std::vector<Value>& of);
   /// Fails if no tensor can have this type, or one of its dims is below `least`. `what` begins the message.
   bool check_type(const std::string& what, const TensorType& type, std::int64_t least = 0);
   /// hint() and require(), by the name of the `caller`.
@@ -232,6 +285,8 @@ class Graph {
   std::vector<std::string> units_, programs_, models_;
   std::vector<ProgramSpec> program_specs_;
   std::vector<ParamGrad> grads_;
+  std::vector<UpdateNode> update_nodes_;
+  std::vector<NextVersion> next_versions_;
   std::set<std::string> names_;
   std::set<std::int32_t> shared_units_;
   std::map<std::int32_t, std::string> unit_kinds_;

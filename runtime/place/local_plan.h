@@ -128,7 +128,7 @@ inline std::int64_t exponent_at(const PlanChannel& params, std::int64_t index) {
 std::vector<Rank> peers_of(const LocalPlan& local);
 
 /// Byte offsets, in a slot of parameters, of the moments of an update actor's params, in order, from `total` on; the
-/// second moment follows the first. Adds their bytes to `total`.
+/// second moment follows the first; -1: it has none. Adds their bytes to `total`.
 std::vector<std::int64_t> moments_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total);
 
 }  // namespace troupe::runtime

@@ -201,8 +201,9 @@ void LocalMemory::place_areas() {
 std::vector<std::int64_t> moments_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total) {
   std::vector<std::int64_t> offsets;
   for (const auto& ref : update.params) {
-    offsets.push_back(total);
     const PlanParam& p = plan.params[ref.param];
+    offsets.push_back(p.by_ops ? -1 : total);
+    if (p.by_ops) continue;
     total +=
         aligned(kernels::AdamW::state_values() * plan.extent(p.share >= 0 ? p.share : p.tensor, rank).elements() * 4);
   }

@@ -14,7 +14,7 @@
 
 namespace troupe::runtime {
 
-/// A rectangle of a parameter, and of its moments if it is trained, that a place writes.
+/// A rectangle of a parameter, and of its moments if it has some, that a place writes.
 struct SavedPart {
   std::int32_t param = 0;  ///< index into Plan::params
   Extent extent;           ///< not empty
@@ -32,7 +32,7 @@ class SavedParts {
   std::optional<SavedPart> of(Rank rank, std::int32_t param) const;
   /// The same as entries of a shard, cut to rows that can be read one by one; not laid out.
   std::vector<checkpoint::ShardEntry> entries(Rank rank, const PlanActor& snapshot) const;
-  /// Whether an update writes a parameter: it has moments.
+  /// Whether AdamW makes a parameter: it has moments.
   bool trained(std::int32_t param) const { return trained_[static_cast<std::size_t>(param)]; }
 
  private:

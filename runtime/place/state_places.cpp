@@ -31,7 +31,8 @@ std::vector<bool> trained_params(const Plan& plan) {
   for (const PlanRole& role : plan.roles)
     for (const PlanActor& a : role.actors)
       if (a.kind == PlanActor::Kind::update)
-        for (const auto& ref : a.params) trained[static_cast<std::size_t>(ref.param)] = true;
+        for (const auto& ref : a.params)
+          trained[static_cast<std::size_t>(ref.param)] = !plan.params[static_cast<std::size_t>(ref.param)].by_ops;
   return trained;
 }
 

@@ -19,7 +19,7 @@ struct StatePlace {
 /// By index of Plan::params.
 std::vector<StatePlace> state_places(const Plan& plan, const LocalPlan& local);
 
-/// By index of Plan::params: whether an update writes it, so that it has moments.
+/// By index of Plan::params: whether AdamW makes it, so that it has moments.
 std::vector<bool> trained_params(const Plan& plan);
 
 /// The tensor (index into Plan::tensors) whose layout a part of a parameter's state has.

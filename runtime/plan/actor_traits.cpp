@@ -41,6 +41,7 @@ constexpr std::array<ActorTraits, actor_kinds> rows{{
      .stream = "compute",
      .home = ActorTraits::Home::step,
      .params = Params::gradients,
+     .ops = Ops::any,
      .once_per_step = true,
      .exchanges = true,
      .closes_step = false,

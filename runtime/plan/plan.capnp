@@ -51,7 +51,7 @@ struct Exchange {
 struct Role { stage @0 :Int32; actors @1 :List(Actor); channels @2 :List(Channel); units @3 :List(Text); }
 struct Param {
   name @0 :Text; tensor @1 :Int32; init @2 :UInt8; initValue @3 :Float32; decay @4 :Bool; terms @5 :Int64 = 1; share @6 :Int32 = -1;
-  storedAsShare @7 :Bool; program @8 :Int32 = -1;
+  storedAsShare @7 :Bool; program @8 :Int32 = -1; byOps @9 :Bool;
 }
 struct Program { name @0 :Text; microbatches @1 :Int64; samples @2 :Int64; sequential @3 :Bool; stateful @4 :Bool; steps @5 :Bool; optimizer @6 :AdamW; }
 struct AdamW { lr @0 :Float32; beta1 @1 :Float32; beta2 @2 :Float32; eps @3 :Float32; weightDecay @4 :Float32; }

@@ -73,7 +73,9 @@ struct PlanParam {
   std::int64_t terms = 1;
   /// ZeRO: the tensor that says which part a place updates; -1: all that it has
   std::int32_t share = -1;
-  bool stored_as_share = false;  ///< ZeRO 3: between uses of the parameter a place keeps its share only
+  /// between uses a place keeps its share only: ZeRO 3; and with ZeRO 1 and 2 what only updates read
+  bool stored_as_share = false;
+  bool by_ops = false;  ///< its next version is made by ops of the update (Graph::next): it has no moments
   /// The tensor that lies in the parameter slots.
   std::int32_t stored() const { return stored_as_share ? share : tensor; }
   bool operator==(const PlanParam&) const = default;

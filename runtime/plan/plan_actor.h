@@ -60,8 +60,9 @@ struct PlanActor {
   std::int32_t virtual_stage = 0;     ///< chunk virtual_stage / S of stage virtual_stage mod S
   bool takes_turns = false;           ///< its acts begin in the order of the plan's pipeline: see Plan::ordered
   std::vector<std::int32_t> in, out;  ///< channels, by port
-  std::vector<PlanOp> ops;            ///< segments: the ops; user actors: one, with op = the actor's kind
-  std::int32_t exchange = -1;         ///< index into Plan::exchanges; of an update: it gathers what it has updated
+  /// segments: the ops; user actors: one, with op = the actor's kind; updates: see update_ops.h, none: AdamW only
+  std::vector<PlanOp> ops;
+  std::int32_t exchange = -1;  ///< index into Plan::exchanges; of an update: it gathers what it has updated
   std::vector<PlanParamRef> params;
   double cost_s = 0;               ///< predicted, of one act on its stream; an exchange's: of adding
   std::int64_t scratch_bytes = 0;  ///< tensors inside the segment, then the ops' own scratch

@@ -189,7 +189,8 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
     }
     for (auto x : r.getParams())
       p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(),
-                          x.getDecay(), x.getProgram(), x.getTerms(), x.getShare(), x.getStoredAsShare()});
+                          x.getDecay(), x.getProgram(), x.getTerms(), x.getShare(), x.getStoredAsShare(),
+                          x.getByOps()});
     p.costs = get(r.getCosts());
     return p;
   });

@@ -232,6 +232,7 @@ std::vector<std::byte> write_plan(const Plan& p) {
     params[i].setTerms(p.params[i].terms);
     params[i].setShare(p.params[i].share);
     params[i].setStoredAsShare(p.params[i].stored_as_share);
+    params[i].setByOps(p.params[i].by_ops);
   }
   put(b.initCosts(), p.costs);
   return message_bytes(message);

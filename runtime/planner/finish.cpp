@@ -23,15 +23,20 @@ double norm_seconds(const Plan& plan, const PlanRole& role, const PlanActor& a) 
   return plan.costs.kernel_s("square_sums", 0, bytes);
 }
 
-/// 0 where nothing is trained. A channel of parameters has as many f32 values as the update has elements.
+/// Of AdamW; what ops make has its own cost. 0 where nothing is trained. A channel of parameters has as many f32 values
+/// as the update has elements.
 double update_seconds(const Plan& plan, const PlanRole& role, const PlanActor& a) {
-  if (a.params.empty()) return 0;
+  if (std::all_of(a.params.begin(), a.params.end(), [&](const auto& ref) { return plan.params[ref.param].by_ops; }))
+    return 0;
   const bool of_sums = std::any_of(a.in.begin(), a.in.end(), [&](std::int32_t c) {
     const auto& tensors = role.channels[c].tensors;
     return !tensors.empty() && plan.tensors[tensors[0]].dtype == DType::sum64;
   });
-  double bytes = bytes_of(role, a.out) *
-                 static_cast<double>(kernels::AdamW::update_bytes(size_of(of_sums ? DType::sum64 : DType::f32))) / 4;
+  double bytes = bytes_of(role, a.out);
+  for (const auto& ref : a.params)
+    if (const PlanParam& p = plan.params[ref.param]; p.by_ops)
+      bytes -= static_cast<double>(aligned(plan.layout(p.stored(), 0).bytes_at(0)));
+  bytes *= static_cast<double>(kernels::AdamW::update_bytes(size_of(of_sums ? DType::sum64 : DType::f32))) / 4;
   if (a.gathers())
     bytes /= static_cast<double>(plan.meshes[plan.tensors[plan.params[a.params[0].param].tensor].mesh].axis_size("dp"));
   return plan.costs.kernel_s("adamw", 0, bytes);
@@ -53,7 +58,7 @@ double saved_bytes(const Plan& plan, const SavedParts& saved, const PlanRole& ro
 double seconds_of(const Plan& plan, const SavedParts& saved, const PlanRole& role, const PlanActor& a) {
   switch (a.kind) {
     case PlanActor::Kind::norm: return norm_seconds(plan, role, a);
-    case PlanActor::Kind::update: return update_seconds(plan, role, a);
+    case PlanActor::Kind::update: return a.cost_s + update_seconds(plan, role, a);
     case PlanActor::Kind::digest: return plan.costs.kernel_s("digest", 0, bytes_of(role, a.in));
     // read and written
     case PlanActor::Kind::copy:

@@ -1,5 +1,5 @@
 // GroupPass: make_parameters() for one group of parameters. Internal to parameters.cpp (slot, norm, update, digest),
-// reductions.cpp (the way of the gradients), zero_shares.cpp (ZeRO).
+// reductions.cpp (the way of the gradients), update_ops.cpp (Graph::next), zero_shares.cpp (ZeRO).
 #pragma once
 
 #include <functional>
@@ -17,6 +17,8 @@ struct ParameterGroup {
   std::vector<std::int32_t> stages;
   std::int32_t program = 0;  ///< that trains them; where none does, the step program
   std::string name;
+  std::vector<const LoweredUpdate*> updates;  ///< whose ops make some of them
+  bool whole = false;                         ///< these ops do not keep rows apart: each dp coordinate has all
 };
 
 class GroupPass {
@@ -67,6 +69,10 @@ class GroupPass {
   /// A channel for tensors that an exchange makes once a step. Returns its index in the role.
   std::int32_t add_result(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, ActorRef from,
                           const std::vector<ActorRef>& readers);
+
+  // update_ops.cpp
+  /// Gives the ops of the group's updates to its update actors.
+  void add_update_ops();
 
   // zero_shares.cpp
   /// Adds the tensors that say which share of the group's parameters each dp coordinate updates.

@@ -2,6 +2,9 @@
 // every change of layout is a boxing node. Internal to the compiler: compile/ makes it, planner/ reads it.
 #pragma once
 
+#include <map>
+#include <utility>
+
 #include "runtime/plan/plan.h"
 
 namespace troupe::runtime {
@@ -26,11 +29,39 @@ struct LoweredParam {
   std::int32_t unit = 0;
   std::vector<std::int32_t> stages;  ///< ascending
   std::vector<std::int32_t> grads;   ///< one tensor per use, in graph order
+  std::int32_t update = -1;          ///< index into Lowered::updates; -1: no op of an update reads or makes it
+};
+
+/// A value that the ops of an update read: a tensor of the plan, or a parameter (index into Lowered::params).
+struct UpdateValue {
+  std::int32_t tensor = -1, param = -1;
+  bool next = false;  ///< the parameter's next version, which AdamW makes
+  bool operator==(const UpdateValue&) const = default;
+};
+
+struct LoweredUpdateNode {
+  UpdateNode::Kind kind = UpdateNode::Kind::op;
+  std::string op, name;
+  Attrs attrs;
+  std::int32_t param = -1;  ///< gradient: of which parameter, as UpdateValue::param
+  std::vector<UpdateValue> in;
+  std::vector<std::int32_t> out;  ///< tensors of the plan
+};
+
+/// Parameters that the ops of an update join (Graph::next).
+struct LoweredUpdate {
+  std::int32_t unit = 0;
+  std::vector<LoweredUpdateNode> nodes;                     ///< in order; none of kind updated
+  std::vector<std::pair<std::int32_t, UpdateValue>> makes;  ///< parameters, and their next versions
+  /// Its ops keep rows apart: places may have shares of its parameters. `row_sbp`: how its tensors lie along dp then.
+  bool by_rows = false;
+  std::map<std::int32_t, Sbp> row_sbp;
 };
 
 struct Lowered {
   std::vector<LoweredNode> nodes;
   std::vector<LoweredParam> params;
+  std::vector<LoweredUpdate> updates;
   std::vector<std::int32_t> producer;  ///< per tensor: node, or -1 (parameter)
 };
 

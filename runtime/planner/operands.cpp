@@ -6,12 +6,12 @@
 
 namespace troupe::runtime {
 
-namespace {
-
 TensorType local_type(const PlanDraft& draft, std::int32_t tensor) {
   const Layout l = draft.plan.layout(tensor, 0);
   return {l.dtype, l.extent_at(0).shape()};
 }
+
+namespace {
 
 /// Where operands lie.
 class Operands {
@@ -44,10 +44,17 @@ class Operands {
   const Optimizers& optimizers_;
 };
 
-/// First fit by lifetime: tensors that never live at the same time share memory. `life`: scratch tensor -> first and
-/// last op. Returns the bytes.
-std::int64_t place_scratch(const PlanDraft& draft, std::vector<PlanOp>& ops,
-                           const std::map<std::int32_t, std::pair<std::int32_t, std::int32_t>>& life) {
+}  // namespace
+
+std::int64_t place_scratch(const PlanDraft& draft, std::vector<PlanOp>& ops) {
+  std::map<std::int32_t, std::pair<std::int32_t, std::int32_t>> life;  // scratch tensor -> first, last op
+  for (std::int32_t index = 0; index < std::ssize(ops); ++index)
+    for (const auto* side : {&ops[index].in, &ops[index].out})
+      for (const auto& o : *side)
+        if (o.where == PlanOperand::Where::scratch) {
+          auto [it, fresh] = life.try_emplace(o.tensor, index, index);
+          it->second.second = index;
+        }
   struct Block {
     std::int32_t tensor, first, last;
     std::int64_t offset, bytes;
@@ -79,31 +86,21 @@ std::int64_t place_scratch(const PlanDraft& draft, std::vector<PlanOp>& ops,
   return total;
 }
 
-}  // namespace
-
 void fill_operands(PlanDraft& draft, Segments& segments, const Edges& edges, const Optimizers& optimizers) {
   const Lowered& low = draft.low;
   const Operands operands(draft, edges, optimizers);
   for (auto& [where, nodes] : segments.nodes) {
     std::sort(nodes.begin(), nodes.end());
-    std::map<std::int32_t, std::pair<std::int32_t, std::int32_t>> life;  // scratch tensor -> first, last op
     std::vector<PlanOp> ops;
     for (auto i : nodes) {
       const LoweredNode& n = low.nodes[i];
       PlanOp op{n.kind == LoweredNode::Kind::report ? "" : n.op, n.name, n.attrs, {}, {}};
-      const auto index = static_cast<std::int32_t>(ops.size());
       for (auto t : n.in) op.in.push_back(operands.of(where, t, false));
       for (auto t : n.out) op.out.push_back(operands.of(where, t, true));
-      for (const auto* side : {&op.in, &op.out})
-        for (const auto& o : *side)
-          if (o.where == PlanOperand::Where::scratch) {
-            auto [it, fresh] = life.try_emplace(o.tensor, index, index);
-            it->second.second = index;
-          }
       ops.push_back(std::move(op));
     }
     PlanActor& actor = draft.at(where);
-    actor.op_scratch_offset = place_scratch(draft, ops, life);
+    actor.op_scratch_offset = place_scratch(draft, ops);
     std::int64_t own = 0;
     for (auto& op : ops) {
       if (op.op.empty()) continue;

@@ -7,19 +7,29 @@ namespace troupe::runtime {
 
 Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edges& edges,
                            const ParameterScheme& scheme) {
-  // unit, mesh, program that trains it
-  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, ParameterGroup> groups;
+  // Of those that ops make the groups are their own: kept apart, AdamW's are what they are without them.
+  enum Makes : std::uint8_t { adamw, ops_by_rows, ops_of_whole };
+  // unit, mesh, program that trains it, what makes its next version
+  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t, Makes>, ParameterGroup> groups;
   for (std::size_t p = 0; p < draft.low.params.size(); ++p) {
     const auto& param = draft.low.params[p];
     const std::int32_t mesh = draft.plan.tensors[param.tensor].mesh;
     const std::int32_t program = draft.plan.params[p].program;
-    ParameterGroup& group = groups[{param.unit, mesh, program}];
+    const LoweredUpdate* by = param.update < 0 ? nullptr : &draft.low.updates[param.update];
+    const std::int32_t unit = by ? by->unit : param.unit;
+    const Makes makes = !by ? adamw : by->by_rows ? ops_by_rows : ops_of_whole;
+    ParameterGroup& group = groups[{unit, mesh, program, makes}];
+    group.whole = makes == ops_of_whole;
+    if (by && std::count(group.updates.begin(), group.updates.end(), by) == 0) group.updates.push_back(by);
     group.program = program < 0 ? draft.plan.step_program() : program;
     group.params.push_back(p);
     group.mesh = mesh;
     group.stages = param.stages;
-    group.name = draft.prefix(group.program) + draft.graph.units()[param.unit] +
-                 (param.stages.size() > 1 ? ".tied" : "") + (draft.plan.trains() && program < 0 ? ".fixed" : "");
+    group.name = draft.prefix(group.program) + draft.graph.units()[unit] + (param.stages.size() > 1 ? ".tied" : "") +
+                 (draft.plan.trains() && program < 0 ? ".fixed" : "") +
+                 (makes == adamw         ? ""
+                  : makes == ops_by_rows ? ".by_ops"
+                                         : ".by_ops.whole");
   }
   Optimizers out;
   for (const auto& [key, group] : groups) GroupPass(draft, segments, edges, scheme, group, out).run();
@@ -31,7 +41,7 @@ GroupPass::GroupPass(PlanDraft& draft, const Segments& segments, const Edges& ed
     : draft_(draft), segments_(segments), edges_(edges), group_(group), out_(out),
       trained_(draft.plan.params[group.params[0]].program >= 0),
       divided_(draft.plan.meshes[group.mesh].axis_size("dp") > 1), keeps_version_(trained_ && scheme.keeps_version),
-      scheme_(trained_ && divided_ ? scheme : ParameterScheme{}) {}
+      scheme_(trained_ && divided_ && !group.whole ? scheme : ParameterScheme{}) {}
 
 void GroupPass::run() {
   if (scheme_.updates_shares) make_shares();
@@ -58,6 +68,7 @@ void GroupPass::run() {
   if (!trained_) return;
   if (scheme_.updates_shares && !scheme_.stores_shares) gather_updated();
   lead_gradients();
+  add_update_ops();
 }
 
 void GroupPass::add_optimizer(std::int32_t s, std::set<ActorRef> readers, std::int32_t exponents) {
@@ -77,7 +88,9 @@ void GroupPass::add_optimizer(std::int32_t s, std::set<ActorRef> readers, std::i
   d.priority = draft_.priority(other_priority, 0);
   d.run = run_of(d.program, forward_run);
   readers.insert(draft_.add_actor(s, d, 0));
-  if (trained_) {
+  const bool any_gradient = std::any_of(group_.params.begin(), group_.params.end(),
+                                        [&](std::size_t p) { return !low().params[p].grads.empty(); });
+  if (any_gradient) {
     PlanActor n = u;
     n.kind = PlanActor::Kind::norm;
     n.name = group_.name + ".norm";
@@ -127,13 +140,14 @@ void GroupPass::lead_gradients() {
     }
   }
   for (auto s : group_.stages) {
-    add_param_refs(s, norm_.at(s), for_norm);
+    if (norm_.count(s) > 0) add_param_refs(s, norm_.at(s), for_norm);
     add_param_refs(s, update_.at(s), for_update);
   }
 }
 
 void GroupPass::add_param_refs(std::int32_t s, ActorRef who, const Found& found) {
   for (std::size_t i = 0; i < group_.params.size(); ++i) {
+    if (who != update_.at(s) && low().params[group_.params[i]].grads.empty()) continue;
     PlanParamRef ref;
     ref.param = static_cast<std::int32_t>(group_.params[i]);
     ref.index = static_cast<std::int32_t>(i);

@@ -88,6 +88,12 @@ void close_chains(PlanDraft& draft);
 /// Actors that wait for nothing else -> channels of `go`; updates, and exchanges that wait for it -> `commit`.
 void make_control(PlanDraft& draft, const std::set<ActorRef>& after_commit);
 
+/// First fit by lifetime: tensors that never live at the same time share memory. Sets the offsets of the operands that
+/// are scratch memory; returns its bytes.
+std::int64_t place_scratch(const PlanDraft& draft, std::vector<PlanOp>& ops);
+/// What an op sees of a tensor at the place that has the largest part.
+TensorType local_type(const PlanDraft& draft, std::int32_t tensor);
+
 /// Segments and user-defined actors -> their ops with operands, scratch memory by lifetime, and op state.
 void fill_operands(PlanDraft& draft, Segments& segments, const Edges& edges, const Optimizers& optimizers);
 

@@ -25,6 +25,7 @@ ParameterScheme scheme_of(std::int32_t zero_stage, bool keeps_version) {
 void settle_gradients(PlanDraft& draft, const ParameterScheme& scheme) {
   if (!scheme.sums_shares || !draft.plan.trains()) return;
   for (const auto& param : draft.low.params) {
+    if (param.update >= 0 && !draft.low.updates[param.update].by_rows) continue;
     if (draft.plan.meshes[draft.plan.tensors[param.tensor].mesh].axis_size("dp") == 1) continue;
     for (auto t : param.grads) {
       draft.plan.tensors[t].rate = Rate::microbatch;
@@ -39,8 +40,12 @@ void GroupPass::make_shares() {
     PlanTensor share = plan().tensors[low().params[p].tensor];
     share.sbp[dp_axis(plan().meshes[share.mesh])] = Sbp::S(0);
     plan().params[p].share = draft_.add_tensor(share, share.name + ".share");
-    plan().params[p].stored_as_share = scheme_.stores_shares;
+    // What no op of a microbatch reads is never needed whole.
+    plan().params[p].stored_as_share = scheme_.stores_shares || edges_.readers[low().params[p].tensor].empty();
   }
+  for (const LoweredUpdate* update : group_.updates)
+    for (const auto& [tensor, sbp] : update->row_sbp)
+      plan().tensors[tensor].sbp[dp_axis(plan().meshes[group_.mesh])] = sbp;
 }
 
 void GroupPass::gather_updated() {
@@ -48,7 +53,9 @@ void GroupPass::gather_updated() {
   gather.name = group_.name + ".all_gather";
   gather.program = group_.program;
   gather.rate = Rate::step;
-  for (auto p : group_.params) gather.moves.push_back({plan().params[p].share, low().params[p].tensor});
+  for (auto p : group_.params)
+    if (!plan().params[p].stored_as_share) gather.moves.push_back({plan().params[p].share, low().params[p].tensor});
+  if (gather.moves.empty()) return;
   for (const auto& [stage, where] : update_)
     draft_.at(where).exchange = static_cast<std::int32_t>(plan().exchanges.size());
   plan().exchanges.push_back(std::move(gather));

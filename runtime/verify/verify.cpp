@@ -25,7 +25,7 @@ Status check_trained(const Plan& plan, std::int32_t param, const std::vector<Tra
   if (gradients.size() > 1) return invalid(name + "has norms on its stages that take other gradients than each other");
   if (gradients.count({}) == 0 && plan.params[param].program < 0)
     return invalid(name + "is trained, and no program trains it");
-  if (gradients.count({}) > 0 && plan.params[param].program >= 0)
+  if (gradients.count({}) > 0 && plan.params[param].program >= 0 && !plan.params[param].by_ops)
     return invalid(name + "is not trained, and program '" + plan.programs[plan.params[param].program].name +
                    "' trains it");
   return {};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/plan/update_ops.h"
 #include "runtime/verify/verify.h"
 
 namespace troupe::runtime {
@@ -21,7 +22,8 @@ bool in_dp_parts(const Plan& plan, const PlanTensor& t) {
 Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops) {
   for (const auto& a : plan.roles[stage].actors)
     for (const auto& op : a.ops) {
-      if (op.op.empty() || a.kind != PlanActor::Kind::segment) continue;
+      const bool update = a.kind == PlanActor::Kind::update;
+      if (op.op.empty() || (!update && a.kind != PlanActor::Kind::segment) || update_ops::is_own(op)) continue;
       const std::string name = "op '" + op.name + "' ";
       const auto* def = ops.find(op.op);
       if (!def) return invalid(name + "is of kind '" + op.op + "', which this program does not register");
@@ -30,7 +32,7 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
                                    op.out.size(), def->inputs, def->outputs));
       for (const auto* side : {&op.in, &op.out})
         for (const auto& o : *side)
-          if (in_dp_parts(plan, plan.tensors[o.tensor]))
+          if (!update && in_dp_parts(plan, plan.tensors[o.tensor]))
             return invalid(name + "(" + op.op + ") works on '" + plan.tensors[o.tensor].name +
                            "', of which a place has a part only");
       std::vector<TensorType> in, out, local_in, local_out;
@@ -57,7 +59,8 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
       auto legal = def->signatures ? def->signatures(in, op.attrs) : std::vector<kernels::Signature>{};
       legal.push_back({std::vector<Sbp>(in.size(), Sbp::B()), std::vector<Sbp>(out.size(), Sbp::B())});
       for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-        if (static_cast<int>(axis) == dp_axis(mesh) || mesh.axes[axis].size == 1) continue;
+        // An update's ops may keep rows apart along dp.
+        if ((!update && static_cast<int>(axis) == dp_axis(mesh)) || mesh.axes[axis].size == 1) continue;
         // SBPs with different units are equal where they cut the same parts.
         auto lies = [&](const PlanOperand& o, const Sbp& wanted) {
           const PlanTensor& t = plan.tensors[o.tensor];
@@ -76,6 +79,7 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
           return invalid(name + "(" + op.op + ") has arguments on axis " + mesh.axes[axis].name +
                          " whose SBPs are no signature of it");
       }
+      if (def->state_bytes && update) return invalid(name + "(" + op.op + ") keeps state of its own, in an update");
       if (def->state_bytes && !plan.programs[a.program].spec.stateful)
         return invalid(name + "(" + op.op + ") keeps state from one microbatch to the next, and program '" +
                        plan.programs[a.program].name + "' is not stateful");

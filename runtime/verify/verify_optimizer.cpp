@@ -38,8 +38,11 @@ Status OptimizerCheck::check(const PlanActor& a) {
       if (!among(ref.index, tensors.size()) || tensors[ref.index] != p.stored())
         return refuse("'" + a.name + "' does not find parameter '" + p.name + "' in its channel");
     }
-    if (a.kind == Kind::update && a.gathers() != (p.share >= 0 && !p.stored_as_share))
+    // What only updates read need not be gathered, and lies beside what is.
+    const bool whole = p.share >= 0 && !p.stored_as_share;
+    if (a.kind == Kind::update && a.gathers() != whole && (whole || !p.by_ops))
       return refuse(name + (a.gathers() ? "gathers" : "does not gather") + " the shares of parameter '" + p.name + "'");
+    if (p.by_ops && a.kind == Kind::update && ref.grads.empty()) continue;
     if (ref.grads.empty() != reads) return refuse("'" + a.name + "' has no gradient of parameter '" + p.name + "'");
     TROUPE_TRY(check_gradients(a, ref));
   }
@@ -52,10 +55,10 @@ Status OptimizerCheck::check_gather(const PlanActor& a) const {
   const PlanExchange& x = plan_.exchanges[a.exchange];
   std::set<std::pair<std::int32_t, std::int32_t>> own, moved;
   for (const auto& ref : a.params)
-    if (among(ref.param, plan_.params.size()))
+    if (among(ref.param, plan_.params.size()) && !plan_.params[ref.param].stored_as_share)
       own.insert({plan_.params[ref.param].share, plan_.params[ref.param].tensor});
   for (const auto& m : x.moves) moved.insert({m.from, m.to});
-  if (x.rate != a.rate || x.program != a.program || own != moved || moved.size() != x.moves.size())
+  if (x.rate != a.rate || x.program != a.program || own.empty() || own != moved || moved.size() != x.moves.size())
     return refuse("actor '" + a.name + "' does not gather the shares of its parameters with exchange '" + x.name + "'");
   return {};
 }
@@ -139,7 +142,8 @@ Status OptimizerCheck::check_params() const {
     };
     TROUPE_TRY(each(PlanActor::Kind::snapshot, plan_.program("snapshot") >= 0, "snapshots"));
     TROUPE_TRY(each(PlanActor::Kind::copy, plan_.keeps_copies(), "copies"));
-    if (norms != updates || norms > 1)  // none: no loss depends on it
+    if (param.by_ops && updates == 1 && norms == 0) continue;  // and no loss
+    if (norms != updates || norms > 1)                         // none: no loss depends on it
       return refuse(fmt::format("parameter '{}' has {} norms and {} updates", param.name, norms, updates));
   }
   return {};

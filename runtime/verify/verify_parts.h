@@ -96,6 +96,10 @@ class OptimizerCheck : private StageView {
 /// writer and readers name each other, and the plan's exchanges have passed check_tables.
 Status check_round_channel(const Plan& plan, const PlanRole& role, const PlanChannel& channel);
 
+/// Checks which parameters the ops of an update make, and that none reads what is overwritten. REQUIRES: its operands
+/// lie where they say.
+Status check_update_ops(const Plan& plan, std::int32_t stage, const PlanActor& update);
+
 /// Checks what a segment's ops keep from act to act. Adds its bytes to `bytes`, those of the stage so far.
 Status check_state(const Plan& plan, std::int32_t stage, const PlanActor& actor, std::int64_t& bytes);
 

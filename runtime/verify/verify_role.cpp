@@ -6,6 +6,7 @@
 #include <set>
 
 #include "runtime/place/local_plan.h"
+#include "runtime/plan/update_ops.h"
 #include "runtime/verify/verify_parts.h"
 
 namespace troupe::runtime {
@@ -148,6 +149,7 @@ class RoleCheck : private StageView {
 
   Status check_optimizer(const PlanActor& a) {
     TROUPE_TRY(optimizer_.check(a));
+    if (a.kind == PlanActor::Kind::update) TROUPE_TRY(check_update_ops(plan_, stage_, a));
     if (a.gathers()) ++ends_[a.exchange];
     return {};
   }
@@ -155,10 +157,17 @@ class RoleCheck : private StageView {
   /// Whether an operand lies where it says, and the tensor is the one that lies there.
   bool lies(const PlanActor& a, const PlanOperand& o) const {
     if (!here(o.tensor)) return false;
+    const bool update = a.kind == PlanActor::Kind::update;
     if (o.where == PlanOperand::Where::scratch)
-      return a.kind == PlanActor::Kind::segment && plan_.tensors[o.tensor].rate == a.rate && o.offset >= 0 &&
-             o.offset % tensor_alignment == 0 && o.offset <= a.op_scratch_offset - local_bytes(o.tensor);
+      return (update || a.kind == PlanActor::Kind::segment) && plan_.tensors[o.tensor].rate == a.rate &&
+             o.offset >= 0 && o.offset % tensor_alignment == 0 &&
+             o.offset <= a.op_scratch_offset - local_bytes(o.tensor);
     if (o.where > PlanOperand::Where::scratch) return false;
+    if (update) {  // a parameter of its own
+      if (o.port != 0 || !among(o.index, a.params.size()) || !among(a.params[o.index].param, plan_.params.size()))
+        return false;
+      return update_ops::part_of(plan_.params[a.params[o.index].param]) == o.tensor;
+    }
     const auto& ports = o.where == PlanOperand::Where::in ? a.in : a.out;
     if (!among(o.port, ports.size())) return false;
     const auto& tensors = role_.channels[ports[o.port]].tensors;
@@ -180,6 +189,7 @@ class RoleCheck : private StageView {
                           "' does not read the slot that has its exponent");
         }
       if (!op.op.empty()) continue;
+      if (a.kind == PlanActor::Kind::update) return refuse(name + "reports, and updates make no reports");
       if (op.in.size() != 1 || !op.out.empty()) return refuse(name + "reports, and has not exactly one argument");
       const DType dtype = plan_.tensors[op.in[0].tensor].dtype;
       if (dtype != DType::f32 && dtype != DType::f64 && dtype != DType::i32 && dtype != DType::i64)

@@ -8,6 +8,7 @@
 #include "actors/version_word.h"
 #include "devices/base/philox.h"
 #include "runtime/plan/actor_traits.h"
+#include "runtime/plan/update_ops.h"
 #include "runtime/session/sum_scale.h"
 #include "runtime/worker/act_watch.h"
 #include "runtime/worker/injection.h"
@@ -181,7 +182,7 @@ Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
     const Extent stored = plan.extent(p.stored(), local.rank);
     part.extent = p.share >= 0 ? plan.extent(p.share, local.rank) : stored;
     for (const auto& use : ref.grads) part.grads.push_back({use.port, plan_channel(a.in[use.port]).offsets[use.index]});
-    part.rounded = plan_channel(a.in[ref.grads[0].port]).kind == PlanChannel::Kind::rounded;
+    part.rounded = !ref.grads.empty() && plan_channel(a.in[ref.grads[0].port]).kind == PlanChannel::Kind::rounded;
     part.exponent_offset = exponent_at(plan_channel(a.out[0]), ref.index);
     part.index = ref.param;
     part.param_offset = plan_channel(a.out[0]).offsets[ref.index] +
@@ -189,12 +190,52 @@ Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
                                              : offset_in(part.extent, stored) * size_of(plan.tensors[p.tensor].dtype));
     part.moments_offset = places[static_cast<std::size_t>(ref.param)].moments;
     part.decay = p.decay;
+    part.by_ops = p.by_ops;
     parts.push_back(std::move(part));
   }
   return std::unique_ptr<actors::Body>(std::make_unique<actors::UpdateBody>(
       std::move(parts), memories(a.in), commit_port, own_port, memory(a.out[0]),
-      plan.programs[static_cast<std::size_t>(pa.program)].optimizer.value_or(kernels::AdamW{}), commit,
-      training.size()));
+      plan.programs[static_cast<std::size_t>(pa.program)].optimizer.value_or(kernels::AdamW{}), commit, training.size(),
+      bind_update_ops(a)));
+}
+
+actors::UpdateOps Worker::Impl::bind_update_ops(const LocalActor& a) {
+  using Kind = actors::UpdateOps::Kind;
+  static const std::map<std::string, Kind> own = {{update_ops::adamw, Kind::adamw},
+                                                  {update_ops::gradient, Kind::gradient},
+                                                  {update_ops::learning_rate, Kind::learning_rate},
+                                                  {update_ops::number, Kind::number},
+                                                  {update_ops::copy, Kind::copy}};
+  const PlanActor& pa = plan_actor(a);
+  const auto bind = [&](const PlanOperand& o) {
+    actors::Operand b;
+    b.view = view(o.tensor);
+    b.offset = o.offset;
+    if (o.where == PlanOperand::Where::scratch) return b;
+    b.where = o.where == PlanOperand::Where::in ? actors::Operand::Where::in : actors::Operand::Where::out;
+    const PlanParam& p = plan.params[pa.params[o.index].param];
+    b.offset = plan_channel(a.out[0]).offsets[pa.params[o.index].index];
+    if (!b.view.extent.empty())
+      b.offset += offset_in(b.view.extent, plan.extent(p.stored(), local.rank)) * size_of(b.view.dtype);
+    return b;
+  };
+  actors::UpdateOps ops;
+  for (const PlanOp& op : pa.ops) {
+    actors::UpdateOps::Step step;
+    if (const auto kind = own.find(op.op); kind != own.end()) step.kind = kind->second;
+    else step.op.def = env.ops->find(op.op);
+    step.part = static_cast<std::size_t>(op.attrs.integer(update_ops::param_of_gradient));
+    step.op.name = op.name;
+    step.op.attrs = op.attrs;
+    for (const auto& o : op.in) step.op.in.push_back(bind(o));
+    for (const auto& o : op.out) step.op.out.push_back(bind(o));
+    if (op.attrs.has("rng")) step.op.rng_key = philox_key(plan.seed, op.attrs.text("rng"));
+    ops.steps.push_back(std::move(step));
+  }
+  ops.scratch = pool->data() + local.scratch_offset;
+  ops.scratch_bytes = local.scratch_bytes;
+  ops.op_scratch_offset = pa.op_scratch_offset;
+  return ops;
 }
 
 Worker::Impl::MadeBody Worker::Impl::digest_body(const LocalActor& a) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "actors/gradient_report.h"
+#include "actors/optimizer.h"
 #include "actors/writer.h"
 #include "runtime/place/gradient_order.h"
 #include "runtime/place/state_places.h"
@@ -119,6 +120,8 @@ struct Worker::Impl {
   MadeBody segment_body(const LocalActor& a);
   MadeBody norm_body(const LocalActor& a);
   MadeBody update_body(const LocalActor& a);
+  /// What its ops read and write, bound to the memory of the place.
+  actors::UpdateOps bind_update_ops(const LocalActor& a);
   MadeBody digest_body(const LocalActor& a);
   MadeBody user_body(const LocalActor& a);
   MadeBody snapshot_body(const LocalActor& a);

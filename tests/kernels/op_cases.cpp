@@ -27,6 +27,12 @@ void with_lse(const OpCase&, std::vector<Tensor>& in) {
   in[2] = run(*standard_ops().find("softmax_cross_entropy"), {in[0], in[1]}, {{"scale", 0.5}})[1];
 }
 
+/// Second moments, and the number of an update.
+void second_update(const OpCase&, std::vector<Tensor>& in) {
+  for (std::int64_t e = 0; e < in[2].size(); ++e) in[2].as<float>()[e] *= in[2].as<float>()[e];
+  *in[5].as<float>() = 2;
+}
+
 std::vector<OpCase> build() {
   namespace r = reference;
   using N = std::int64_t;
@@ -153,6 +159,28 @@ std::vector<OpCase> build() {
        r::swiglu_grad},
       {"add", "add", {f({3, 7, 29}), f({3, 7, 29})}, {}, 0, 1, r::add},
       {"add, blocks", "add", {f({3, 99, 129}), f({3, 99, 129})}, {}, 0, 1, r::add, false},
+      {"weighted_sum",
+       "weighted_sum",
+       {f({3, 7, 29}), f({3, 7, 29})},
+       {{"a", 0.75}, {"b", -1.5}},
+       0,
+       1,
+       r::weighted_sum},
+      {"weighted_sum, no weights", "weighted_sum", {f({99, 129}), f({99, 129})}, {}, 0, 1, r::weighted_sum},
+      {"multiply", "multiply", {f({3, 7, 29}), f({3, 7, 29})}, {}, 0, 1, r::multiply},
+      {"multiply, a number", "multiply", {f({3, 7, 29}), f({1})}, {}, 0, 1, r::multiply},
+      {"multiply, two numbers", "multiply", {f({1}), f({1})}, {}, 0, 1, r::multiply},
+      {"adamw",
+       "adamw",
+       {f({3, 70, 29}), f({3, 70, 29}), f({3, 70, 29}), f({3, 70, 29}), f({1}), f({1})},
+       {{"beta1", 0.8}, {"beta2", 0.9}, {"eps", 1e-3}, {"weight_decay", 0.25}},
+       0,
+       1,
+       r::adamw,
+       true,
+       second_update},
+      {"orthogonalize, wide", "orthogonalize", {f({7, 29})}, {}, 0, 1, r::orthogonalize},
+      {"orthogonalize, tall", "orthogonalize", {f({70, 9})}, {{"steps", N{3}}}, 0, 1, r::orthogonalize},
       {"accumulate", "accumulate", {f({3, 7, 29})}, {}, 0, 1, r::accumulate},
       {"relu", "relu", {f({3, 7, 29})}, {}, 0, 1, r::relu},
       {"relu_grad", "relu_grad", {f({3, 7, 29}), f({3, 7, 29})}, {}, 0, 1, r::relu_grad},

@@ -156,6 +156,56 @@ Values add(const OpCase&, const Values& in) {
   return {y};
 }
 
+Values weighted_sum(const OpCase& c, const Values& in) {
+  Vec y = in[0];
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] = y[i] * c.attrs.real("a", 1) + in[1][i] * c.attrs.real("b", 1);
+  return {y};
+}
+
+Values multiply(const OpCase&, const Values& in) {
+  Vec y = in[0];
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] *= in[1][in[1].size() == 1 ? 0 : i];
+  return {y};
+}
+
+/// Loshchilov and Hutter, 2019, algorithm 2.
+Values adamw(const OpCase& c, const Values& in) {
+  const double b1 = c.attrs.real("beta1"), b2 = c.attrs.real("beta2"), lr = in[4][0], number = in[5][0];
+  Vec w = in[0], m = in[1], v = in[2];
+  for (std::size_t i = 0; i < w.size(); ++i) {
+    const double g = in[3][i];
+    m[i] = b1 * m[i] + (1 - b1) * g;
+    v[i] = b2 * v[i] + (1 - b2) * g * g;
+    const double mean = m[i] / (1 - std::pow(b1, number)), square = v[i] / (1 - std::pow(b2, number));
+    w[i] -= lr * (mean / (std::sqrt(square) + c.attrs.real("eps")) + c.attrs.real("weight_decay") * w[i]);
+  }
+  return {w, m, v};
+}
+
+/// p(x) = a x + b x x^T x + c x x^T x x^T x, again and again, of x over its Frobenius norm.
+Values orthogonalize(const OpCase& c, const Values& in) {
+  const auto M = c.dim(0, 0), N = c.dim(0, 1);
+  Vec x = in[0];
+  double squares = 0;
+  for (const double v : x) squares += v * v;
+  for (double& v : x) v /= std::sqrt(squares);
+  const auto cubed = [&](const Vec& y) {  // x x^T y
+    Vec gram(at(M * M)), out(at(M * N));
+    for (int64_t i = 0; i < M; ++i)
+      for (int64_t j = 0; j < M; ++j)
+        for (int64_t k = 0; k < N; ++k) gram[at(i * M + j)] += x[at(i * N + k)] * x[at(j * N + k)];
+    for (int64_t i = 0; i < M; ++i)
+      for (int64_t j = 0; j < N; ++j)
+        for (int64_t k = 0; k < M; ++k) out[at(i * N + j)] += gram[at(i * M + k)] * y[at(k * N + j)];
+    return out;
+  };
+  for (int64_t s = 0; s < c.attrs.integer("steps", 5); ++s) {
+    const Vec third = cubed(x), fifth = cubed(third);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = 3.4445 * x[i] - 4.7750 * third[i] + 2.0315 * fifth[i];
+  }
+  return {x};
+}
+
 Values accumulate(const OpCase&, const Values& in) { return in; }
 
 Values relu(const OpCase&, const Values& in) {

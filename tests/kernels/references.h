@@ -23,6 +23,10 @@ Values attention_cached(const OpCase&, const Values&);  ///< of a text of one to
 Values attention_grad(const OpCase&, const Values&);
 Values swiglu(const OpCase&, const Values&);
 Values add(const OpCase&, const Values&);
+Values weighted_sum(const OpCase&, const Values&);
+Values multiply(const OpCase&, const Values&);
+Values adamw(const OpCase&, const Values&);
+Values orthogonalize(const OpCase&, const Values&);
 Values accumulate(const OpCase&, const Values&);
 Values relu(const OpCase&, const Values&);
 Values bias_add(const OpCase&, const Values&);

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "runtime/graph/optimizers.h"
 #include "runtime/place/local_plan.h"
 #include "runtime/plan/plan_io.h"
 #include "runtime/verify/verify.h"
@@ -49,7 +50,7 @@ class Fields {
     for (auto& q : p.params) {
       path_ = q.name + ".";
       add("share", q.share, "stored_as_share", q.stored_as_share, "tensor", q.tensor, "init", q.init, "terms", q.terms,
-          "trained by", q.program);
+          "trained by", q.program, "by_ops", q.by_ops);
     }
     for (auto& role : p.roles) {
       add("stage", role.stage);
@@ -166,6 +167,7 @@ TEST_CASE(
     std::vector<std::int64_t> dp;
     std::int32_t zero = 0;
     Pipeline pipeline = {};
+    bool updates = false;  ///< some are ops'
   };
   for (const Base& b : {Base{{1}},
                         {{2}},
@@ -174,8 +176,24 @@ TEST_CASE(
                         {{2}, 2},
                         {{3}, 3},
                         {{1, 1}, 0, {Pipeline::Kind::interleaved, 2}},
-                        {{2, 2}, 0, {Pipeline::Kind::zero_bubble, 1}}}) {
-    auto p = plan(ops, s, b.dp, b.zero, b.pipeline);
+                        {{2, 2}, 0, {Pipeline::Kind::zero_bubble, 1}},
+                        {{2}, 0, {}, true},
+                        {{3}, 1, {}, true}}) {
+    s.evaluates_first = b.updates;  // "train" goes on then
+    Graph g = graph(ops, s);
+    if (b.updates)
+      for (const ParamGrad& trained : g.grads()) {
+        const std::string name = g.tensors()[trained.param].name;
+        if (name == "layer0.up") use_momentum(g, trained.param);
+        else if (name == "layer1.up") keep_average(g, trained.param, 0.5);
+        else if (name == "layer1.down") use_muon(g, trained.param);
+      }
+    CompileOptions o;
+    o.stages = stage_meshes(b.dp);
+    o.zero = b.zero;
+    o.pipeline = b.pipeline;
+    o.seed = 7;
+    auto p = compile(g, o);
     REQUIRE_MESSAGE(p.ok(), p.status().message());
     auto run = train(*p, ops, 2, 0, 6);
     REQUIRE_MESSAGE(run.ok(), run.status().message());

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 
+#include "runtime/graph/optimizers.h"
 #include "tests/runtime/mlp.h"
 
 namespace mlp {
@@ -69,6 +70,7 @@ class RandomGraph {
     kernels::AdamW hyper;
     hyper.weight_decay = 0.05f;
     g.minimize(loss, hyper);
+    if (seed_ % 3 == 0) draw_updates(g, c);
     if (below(2)) {
       g.program("evaluate", {c.eval_microbatches, c.samples});
       std::string none;
@@ -121,6 +123,19 @@ class RandomGraph {
   }
 
  private:
+  /// Some parameters get updates of ops; with draws of its own, which leave those of the graph what they are.
+  void draw_updates(Graph& g, RandomCase& c) const {
+    std::mt19937 random(seed_ + 1);
+    c.text += " updates:";
+    for (const ParamGrad& trained : g.grads()) {
+      const auto kind = random() % 4;
+      c.text += " " + std::to_string(kind);
+      if (kind == 0) use_momentum(g, trained.param, {.weight_decay = 0.01, .nesterov = random() % 2 == 0});
+      if (kind == 1) use_adamw(g, trained.param);
+      if (kind == 2) keep_average(g, trained.param, 0.5);
+    }
+  }
+
   Value forward(Graph& g, RandomCase& c, std::int64_t layers, unsigned shape, bool train) {
     std::mt19937 random(shape);
     auto below = [&](std::uint32_t n) { return static_cast<std::int64_t>(random() % n); };

@@ -1,0 +1,24 @@
+// weighted_sum(a, b){a, b} -> a A + b B: running averages and steps of an optimizer that a graph writes (Graph::next).
+#include "kernels/cpu/kernels.h"
+#include "kernels/ops.h"
+#include "kernels/rules.h"
+
+namespace troupe::kernels {
+
+std::vector<OpDef> weighted_sum_ops() {
+  OpDef op{.name = "weighted_sum",
+           .inputs = 2,
+           .outputs = 1,
+           .infer = one_shape("weighted_sum", 2, "two tensors of one shape")};
+  op.attributes = {real_attribute("a"), real_attribute("b"), integer_attribute("unit")};
+  op.signatures = [split = elementwise(2, 1)](Types in, const Attrs& attrs) {
+    auto table = split(in, attrs);
+    table.push_back(row({Sbp::P(), Sbp::P()}, {Sbp::P()}));
+    return table;
+  };
+  op.cost = per_element(3);
+  op.cpu = cpu::weighted_sum;
+  return {op};
+}
+
+}  // namespace troupe::kernels

@@ -1,0 +1,55 @@
+// The part of a Graph that says how an update makes parameters: Graph::next, and what its ops read.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/graph/graph.h"
+
+namespace troupe::runtime {
+
+bool Graph::are_of_update(const std::vector<Value>& in) const {
+  return !in.empty() && std::all_of(in.begin(), in.end(), [this](Value v) {
+    return v >= 0 && v < std::ssize(tensors_) && tensors_[v].rate == Rate::step;
+  });
+}
+
+Value Graph::update_value(UpdateNode::Kind kind, const std::string& call, const std::vector<Value>& of) {
+  if (!may_add(call, of, true)) return 0;
+  if (!of.empty() && !is_param(of[0]))
+    return fail(call + " of '" + tensors_[of[0]].name + "', which is no parameter"), 0;
+  for (const UpdateNode& n : update_nodes_)
+    if (n.kind == kind && n.program == program_ && n.in == of) return n.out[0];
+  const TensorType type = of.empty() ? TensorType{DType::f32, {1}} : tensors_[of[0]].type;
+  UpdateNode n{kind, "",      unique((of.empty() ? programs_[program_] : tensors_[of[0]].name) + "." + call), {}, of,
+               {},   program_};
+  n.out.push_back(add_tensor(n.name, type, Rate::step, -1));
+  tensors_.back().update_node = static_cast<std::int32_t>(update_nodes_.size());
+  update_nodes_.push_back(std::move(n));
+  return update_nodes_.back().out[0];
+}
+
+Value Graph::gradient(Value param) { return update_value(UpdateNode::Kind::gradient, "gradient", {param}); }
+Value Graph::updated(Value param) { return update_value(UpdateNode::Kind::updated, "updated", {param}); }
+Value Graph::learning_rate() { return update_value(UpdateNode::Kind::learning_rate, "learning_rate", {}); }
+Value Graph::update_number() { return update_value(UpdateNode::Kind::number, "update_number", {}); }
+
+void Graph::next(Value param, Value value) {
+  if (!may_add("next", {param, value}, true)) return;
+  const Tensor &to = tensors_[param], &from = tensors_[value];
+  if (!is_param(param)) return fail("next: '" + to.name + "' is no parameter");
+  const std::string caller = "next version of '" + to.name + "'";
+  if (from.rate != Rate::step)
+    return fail(caller + ": '" + from.name +
+                "' is made once for each microbatch; an update has parameters, gradient(), updated(), learning_rate(), "
+                "update_number(), and what ops make of these");
+  if (!check_program(caller, {value})) return;
+  if (from.type != to.type)
+    return fail(fmt::format("{}: '{}' is {} {}, and the parameter {} {}", caller, from.name, to_string(from.type.dtype),
+                            troupe::to_string(from.type.shape), to_string(to.type.dtype),
+                            troupe::to_string(to.type.shape)));
+  for (const NextVersion& other : next_versions_)
+    if (other.param == param) return fail(caller + " has been said already: each parameter has one");
+  next_versions_.push_back({param, value, program_});
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,147 @@
+// The ops with which an update makes parameters (Graph::next): where each finds what it reads, and leaves what it
+// makes.
+#include "runtime/plan/update_ops.h"
+
+#include <algorithm>
+
+#include "runtime/planner/group_pass.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+using Where = PlanOperand::Where;
+
+/// The ops of one group.
+class UpdateOps {
+ public:
+  /// `index`: of a parameter (index into Lowered::params) in the update's slot. `in_place`: the slot has one version.
+  UpdateOps(PlanDraft& draft, const ParameterGroup& group, bool in_place)
+      : draft_(draft), group_(group), in_place_(in_place) {}
+
+  std::vector<PlanOp> run() {
+    if (in_place_) copy_what_is_overwritten();
+    const bool any_adamw = std::any_of(group_.params.begin(), group_.params.end(),
+                                       [&](std::size_t p) { return !draft_.plan.params[p].by_ops; });
+    if (any_adamw) add(update_ops::adamw, group_.name, {}, {});
+    for (const LoweredUpdate* update : group_.updates)
+      for (const LoweredUpdateNode& n : update->nodes) add(*update, n);
+    for (const LoweredUpdate* update : group_.updates)
+      for (const auto& [param, value] : update->makes)
+        if (written_.insert(param).second) copy(operand(value), slot(param, Where::out));
+    return std::move(ops_);
+  }
+
+ private:
+  /// In place AdamW, and copies of next versions, overwrite what ops or other copies still read.
+  void copy_what_is_overwritten() {
+    std::set<std::int32_t> overwritten;
+    for (const LoweredUpdate* update : group_.updates) {
+      for (const LoweredUpdateNode& n : update->nodes)
+        for (const UpdateValue& v : n.in)
+          if (v.param >= 0 && !v.next && !draft_.plan.params[v.param].by_ops) overwritten.insert(v.param);
+      for (const auto& [param, v] : update->makes)
+        if (v.param >= 0 && v.param != param && !v.next) overwritten.insert(v.param);
+    }
+    for (const std::int32_t p : overwritten) {
+      PlanTensor t = draft_.plan.tensors[update_ops::part_of(draft_.plan.params[p])];
+      const std::string name = t.name + ".before";
+      const std::int32_t tensor = draft_.add_tensor(std::move(t), name);
+      copy(slot(p, Where::in), scratch(tensor));
+      before_[p] = tensor;
+    }
+  }
+
+  void add(const LoweredUpdate& update, const LoweredUpdateNode& n) {
+    std::vector<PlanOperand> in, out;
+    for (const UpdateValue& v : n.in) in.push_back(operand(v));
+    for (const std::int32_t t : n.out) {
+      // Where the version before stays, the first parameter that is made of a value takes it where it lies.
+      const auto direct = std::find_if(update.makes.begin(), update.makes.end(), [&](const auto& makes) {
+        return makes.second.tensor == t && written_.count(makes.first) == 0;
+      });
+      if (in_place_ || n.kind != UpdateNode::Kind::op || direct == update.makes.end()) {
+        out.push_back(scratch(t));
+      } else {
+        written_.insert(direct->first);
+        out.push_back(made_[t] = slot(direct->first, Where::out));
+      }
+    }
+    Attrs attrs = n.attrs;
+    if (n.kind == UpdateNode::Kind::gradient) attrs.set(update_ops::param_of_gradient, index_of(n.param));
+    add(name_of(n), n.name, std::move(in), std::move(out), std::move(attrs));
+  }
+
+  static std::string name_of(const LoweredUpdateNode& n) {
+    switch (n.kind) {
+      case UpdateNode::Kind::gradient: return update_ops::gradient;
+      case UpdateNode::Kind::learning_rate: return update_ops::learning_rate;
+      case UpdateNode::Kind::number: return update_ops::number;
+      case UpdateNode::Kind::op:
+      case UpdateNode::Kind::updated: break;  // an operand, no op
+    }
+    return n.op;
+  }
+
+  void add(const std::string& op, const std::string& name, std::vector<PlanOperand> in, std::vector<PlanOperand> out,
+           Attrs attrs = {}) {
+    ops_.push_back({op, name, std::move(attrs), std::move(in), std::move(out)});
+  }
+  void copy(const PlanOperand& from, const PlanOperand& to) {
+    add(update_ops::copy, draft_.plan.tensors[to.tensor].name + ".copy", {from}, {to});
+  }
+
+  std::int32_t index_of(std::int32_t param) const {
+    const auto& all = group_.params;
+    return static_cast<std::int32_t>(std::find(all.begin(), all.end(), static_cast<std::size_t>(param)) - all.begin());
+  }
+  PlanOperand slot(std::int32_t param, Where where) const {
+    return {where, 0, index_of(param), 0, update_ops::part_of(draft_.plan.params[param])};
+  }
+  static PlanOperand scratch(std::int32_t tensor) { return {Where::scratch, 0, 0, 0, tensor}; }
+  PlanOperand operand(const UpdateValue& v) const {
+    if (v.param < 0) {
+      const auto made = made_.find(v.tensor);
+      return made == made_.end() ? scratch(v.tensor) : made->second;
+    }
+    if (const auto before = before_.find(v.param); before != before_.end() && !v.next) return scratch(before->second);
+    return slot(v.param, v.next ? Where::out : Where::in);
+  }
+
+  PlanDraft& draft_;
+  const ParameterGroup& group_;
+  const bool in_place_;
+  std::vector<PlanOp> ops_;
+  std::map<std::int32_t, std::int32_t> before_;  // parameter -> its version before, copied
+  std::map<std::int32_t, PlanOperand> made_;     // tensor -> the parameter of the slot that it is
+  std::set<std::int32_t> written_;               // parameters that have their next version
+};
+
+}  // namespace
+
+void GroupPass::add_update_ops() {
+  if (group_.updates.empty()) return;
+  std::vector<PlanOp> ops = UpdateOps(draft_, group_, !keeps_version_).run();
+  const std::int64_t tensors = place_scratch(draft_, ops);
+  std::int64_t own = 0;
+  double seconds = 0;
+  for (const PlanOp& op : ops) {
+    std::vector<TensorType> in, out;
+    for (const auto& o : op.in) in.push_back(local_type(draft_, o.tensor));
+    for (const auto& o : op.out) out.push_back(local_type(draft_, o.tensor));
+    const kernels::OpDef none;
+    const kernels::OpDef& def = update_ops::is_own(op) ? none : *draft_.graph.ops().find(op.op);
+    if (def.scratch_bytes) own = std::max(own, def.scratch_bytes(in, out, op.attrs));
+    const auto cost = op_cost(def, in, out, op.attrs);
+    if (op.op != update_ops::adamw) seconds += plan().costs.kernel_s(op.op, cost.flops, cost.bytes);
+  }
+  for (const auto& [stage, at] : update_) {
+    PlanActor& update = draft_.at(at);
+    update.ops = ops;
+    update.op_scratch_offset = tensors;
+    update.scratch_bytes = tensors + aligned(own);
+    update.cost_s = seconds;
+  }
+}
+
+}  // namespace troupe::runtime

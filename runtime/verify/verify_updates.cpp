@@ -1,0 +1,108 @@
+// The ops of updates: each parameter is made once, by AdamW or by an op, of what is there.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "runtime/plan/update_ops.h"
+#include "runtime/verify/verify_parts.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+using Where = PlanOperand::Where;
+
+class UpdateCheck : private StageView {
+ public:
+  UpdateCheck(const Plan& plan, std::int32_t stage, const PlanActor& a)
+      : StageView(plan, stage), a_(a), in_place_(role_.channels[a.out[0]].slots == 1) {}
+
+  Status run() {
+    std::set<std::int32_t> by_ops;  // indices into PlanActor::params
+    for (std::int32_t i = 0; i < std::ssize(a_.params); ++i)
+      if (param(i).by_ops) by_ops.insert(i);
+    if (a_.ops.empty()) {
+      if (by_ops.empty()) return {};
+      return refuse("'" + a_.name + "' has no op that makes parameter '" + param(*by_ops.begin()).name + "'");
+    }
+    for (const PlanOp& op : a_.ops) TROUPE_TRY(check(op));
+    if (by_ops.size() < a_.params.size() && !adamw_)
+      return refuse("'" + a_.name + "' has ops, and none of them is AdamW, which makes some of its parameters");
+    for (const std::int32_t i : by_ops)
+      if (made_.count(i) == 0)
+        return refuse("'" + a_.name + "' has no op that makes parameter '" + param(i).name + "'");
+    return {};
+  }
+
+ private:
+  const PlanParam& param(std::int32_t index) const { return plan_.params[a_.params[index].param]; }
+
+  Status check(const PlanOp& op) {
+    const std::string name = "op '" + op.name + "' of '" + a_.name + "' ";
+    TROUPE_TRY(check_own(op, name));
+    for (const PlanOperand& o : op.in) {
+      if (o.where == Where::scratch) continue;
+      const PlanParam& p = param(o.index);
+      if (o.where == Where::out && (p.by_ops ? made_.count(o.index) == 0 : !adamw_))
+        return refuse(name + "reads the next version of parameter '" + p.name + "' before it is made");
+      if (o.where == Where::in && in_place_ && (p.by_ops ? made_.count(o.index) > 0 : adamw_))
+        return refuse(name + "reads parameter '" + p.name + "' as it was, and the next version lies there already");
+    }
+    for (const PlanOperand& o : op.out) {
+      if (o.where == Where::scratch) continue;
+      const PlanParam& p = param(o.index);
+      if (!p.by_ops) return refuse(name + "makes parameter '" + p.name + "', which AdamW makes");
+      if (!made_.insert(o.index).second) return refuse(name + "makes parameter '" + p.name + "' once more");
+    }
+    return {};
+  }
+
+  /// What the ops of Troupe's own take.
+  Status check_own(const PlanOp& op, const std::string& name) {
+    if (!update_ops::is_own(op)) return {};
+    const auto wrong = [&] { return refuse(name + "(" + op.op + ") has other arguments than it takes"); };
+    if (op.op == update_ops::adamw) {
+      if (adamw_ || !op.in.empty() || !op.out.empty()) return wrong();
+      adamw_ = true;
+      return {};
+    }
+    if (op.out.size() != 1) return wrong();
+    const PlanTensor& to = plan_.tensors[op.out[0].tensor];
+    if (op.op == update_ops::copy) {
+      if (op.in.size() != 1) return wrong();
+      const PlanTensor& from = plan_.tensors[op.in[0].tensor];
+      const auto& ranks = plan_.meshes[stage_].ranks;
+      const bool same = from.dtype == to.dtype && from.rate == to.rate && from.mesh == to.mesh &&
+                        std::all_of(ranks.begin(), ranks.end(), [&](Rank r) {
+                          return plan_.extent(op.in[0].tensor, r) == plan_.extent(op.out[0].tensor, r);
+                        });
+      return same ? Status() : wrong();
+    }
+    if (!op.in.empty() || op.out[0].where != Where::scratch || to.dtype != DType::f32) return wrong();
+    if (op.op == update_ops::gradient) {
+      const auto index = op.attrs.integer(update_ops::param_of_gradient, -1);
+      if (index < 0 || index >= std::ssize(a_.params)) return wrong();
+      const auto& ref = a_.params[static_cast<std::size_t>(index)];
+      const PlanTensor& part = plan_.tensors[update_ops::part_of(plan_.params[ref.param])];
+      const bool fits = !ref.grads.empty() && to.shape == part.shape && to.sbp == part.sbp && to.mesh == part.mesh;
+      return fits ? Status() : wrong();
+    }
+    const bool of_step = op.op == update_ops::learning_rate || op.op == update_ops::number;
+    const bool everywhere = std::all_of(to.sbp.begin(), to.sbp.end(), [](Sbp sbp) { return sbp.is_broadcast(); });
+    return of_step && to.shape == Shape{1} && everywhere ? Status() : wrong();
+  }
+
+  const PlanActor& a_;
+  const bool in_place_;
+  bool adamw_ = false;
+  std::set<std::int32_t> made_;  // indices into PlanActor::params
+};
+
+}  // namespace
+
+Status check_update_ops(const Plan& plan, std::int32_t stage, const PlanActor& update) {
+  return UpdateCheck(plan, stage, update).run();
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,450 @@
+// Updates whose ops an application gives (Graph::next): optimizers of its own, averages, what they keep.
+#include <doctest/doctest.h>
+
+#include <stdlib.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "checkpoint/catalog.h"
+#include "devices/files/file_storage.h"
+#include "runtime/graph/optimizers.h"
+#include "runtime/launch/app.h"
+#include "runtime/place/local_plan.h"
+#include "runtime/plan/plan_io.h"
+#include "tests/runtime/compiled.h"
+#include "tests/runtime/mlp.h"
+
+using namespace mlp;
+
+namespace {
+
+const Shape up_shape = {40, 24}, down_shape = {24, 40};
+
+/// The network of mlp.h, whose layers have other updates: 0 momentum, 1 AdamW and an average, 2 AdamW.
+Graph mixed(const Shape_& s = {}) {
+  Graph g(ops());
+  const auto n = s.samples;
+  g.program("train", {s.microbatches, n});
+  g.unit("in");
+  Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {n, s.width}}}}, {{"stream", std::string("x")}})[0];
+  std::vector<Value> ups, downs;
+  for (std::int64_t l = 0; l < s.layers; ++l) {
+    const std::string name = "layer" + std::to_string(l);
+    g.unit(name);
+    ups.push_back(g.param(name + ".up", up_shape, Init::normal(0.2f)));
+    downs.push_back(g.param(name + ".down", down_shape, Init::normal(0.2f)));
+    const Value h = g.op("relu", {g.op("linear", {x, ups.back()})[0]})[0];
+    x = g.op("add", {x, g.op("linear", {h, downs.back()})[0]})[0];
+  }
+  g.unit("out");
+  const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {n, s.width}}}}, {{"stream", std::string("t")}})[0];
+  kernels::AdamW hyper;
+  hyper.weight_decay = 0.1f;
+  g.minimize(g.op("mse_loss", {x, t}, {{"scale", 1.0 / static_cast<double>(s.microbatches * n)}})[0], hyper);
+  use_momentum(g, ups[0]);
+  use_momentum(g, downs[0]);
+  keep_average(g, ups[1], 0.75);
+  return g;
+}
+
+const std::vector<std::string> names = {"layer0.up",  "layer0.up.momentum", "layer0.down", "layer0.down.momentum",
+                                        "layer1.up",  "layer1.up.average",  "layer1.down", "layer2.up",
+                                        "layer2.down"};
+
+CompileOptions on(const std::vector<std::int64_t>& dp, std::int64_t tp, std::int32_t zero, bool keeps = false) {
+  CompileOptions o;
+  o.stages = stage_meshes(dp, tp);
+  o.zero = zero;
+  o.seed = 7;
+  o.keeps_version = keeps;
+  return o;
+}
+
+SessionOptions session_of(std::int64_t steps, std::vector<std::string> wanted = names) {
+  SessionOptions session;
+  session.steps = steps;
+  session.clip = 0.5;
+  session.loss_divisor = 16;
+  session.lr = [](std::int64_t step) { return 1e-2 / (1 + 0.1 * static_cast<double>(step)); };
+  session.parameters = std::move(wanted);
+  return session;
+}
+
+SimOutcome trained(const Plan& plan, SessionOptions session = session_of(4), const SimClusterOptions& cluster = {},
+                   const kernels::OpSet& registered = ops()) {
+  SimOutcome out = simulate_job(plan, registered, actor_set(), std::move(session), cluster);
+  REQUIRE_MESSAGE(out.job.status.ok(), out.job.status.message());
+  return out;
+}
+
+void check_same(const SimOutcome& one, const SimOutcome& other) {
+  REQUIRE(one.run.steps.size() == other.run.steps.size());
+  REQUIRE(one.job.parameters.size() == other.job.parameters.size());
+  for (std::size_t s = 0; s < one.run.steps.size(); ++s) {
+    CHECK(one.run.steps[s].loss == other.run.steps[s].loss);
+    CHECK(one.run.steps[s].grad_norm == other.run.steps[s].grad_norm);
+  }
+  for (const auto& [name, parameter] : one.job.parameters) {
+    CAPTURE(name);
+    CHECK(parameter.values == other.job.parameters.at(name).values);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ops of an update give the same bits on any dp, pp and ZeRO stage, in place and with two versions") {
+  const Graph g = mixed();
+  REQUIRE_MESSAGE(g.status().ok(), g.status().message());
+  const SimOutcome one = trained(compiled(g, on({1}, 1, 0)));
+  CHECK(one.job.parameters.at("layer0.up.momentum").values != std::vector<float>(40 * 24));
+  for (const bool keeps : {false, true})
+    for (const std::int32_t zero : {0, 1, 2, 3})
+      for (const auto& dp : std::vector<std::vector<std::int64_t>>{{1}, {3}, {2, 1}, {1, 2, 1}}) {
+        CAPTURE(keeps);
+        CAPTURE(zero);
+        CAPTURE(dp.size());
+        check_same(one, trained(compiled(g, on(dp, 1, zero, keeps))));
+      }
+  const SimOutcome two = trained(compiled(g, on({1}, 2, 0)));
+  for (const std::int32_t zero : {0, 1, 2, 3}) check_same(two, trained(compiled(g, on({2, 1}, 2, zero, zero == 1))));
+}
+
+TEST_CASE("what only updates read is kept as shares from ZeRO 1 on, has no moments, and survives the plan's file") {
+  const Graph g = mixed();
+  for (const std::int32_t zero : {0, 1, 2, 3}) {
+    const Plan p = compiled(g, on({2}, 1, zero));
+    const auto read = read_plan(write_plan(p));
+    REQUIRE(read.ok());
+    CHECK(read->params == p.params);
+    CHECK(read->roles == p.roles);
+    for (const PlanParam& param : p.params) {
+      CAPTURE(param.name);
+      const bool only_updates = param.name.ends_with(".momentum") || param.name.ends_with(".average");
+      CHECK(param.by_ops == (only_updates || param.name.starts_with("layer0.")));
+      CHECK(param.stored_as_share == (zero == 3 || (zero > 0 && only_updates)));
+    }
+  }
+  // AdamW keeps two values of each element of layer1 and layer2, none of layer0, and a place has half of them.
+  const auto local = local_plan(compiled(g, on({2}, 1, 1)), 0);
+  REQUIRE(local.ok());
+  CHECK(local->memory.optimizer == 2 * 2 * 4 * (2 * 40 * 24) / 2);
+  CHECK(local->memory.parameters >= 4 * (6 * 40 * 24 + 3 * 40 * 24 / 2));
+  CHECK(local->memory.parameters < 4 * (6 * 40 * 24 + 3 * 40 * 24 / 2) + 4096);
+}
+
+namespace {
+
+/// y = x w^T against t, of data that a test computes as the actor does.
+struct Regression {
+  static constexpr std::int64_t rows = 2, in = 5, out = 3, microbatches = 4;
+  static constexpr double scale = 1.0 / (rows * microbatches);
+  std::vector<double> w = std::vector<double>(out * in);
+
+  static std::vector<double> data(const std::string& stream, std::int64_t step, std::int64_t microbatch,
+                                  std::int64_t width) {
+    const auto key = philox_key(7, stream);
+    std::vector<double> values;
+    for (std::int64_t i = 0; i < rows * width; ++i)
+      values.push_back(static_cast<double>(
+          to_unit(philox(key, static_cast<std::uint64_t>(microbatch) << 32 | static_cast<std::uint64_t>(i),
+                         static_cast<std::uint64_t>(step))[0]) -
+          0.5f));
+    return values;
+  }
+  /// Of scale times the sum of squares: 2 scale (x w^T - t)^T x.
+  std::vector<double> gradient(std::int64_t step) const {
+    std::vector<double> g(w.size());
+    for (std::int64_t m = 0; m < microbatches; ++m) {
+      const auto x = data("x", step, m, in), t = data("t", step, m, out);
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t o = 0; o < out; ++o) {
+          double y = -t[r * out + o];
+          for (std::int64_t i = 0; i < in; ++i) y += x[r * in + i] * w[o * in + i];
+          for (std::int64_t i = 0; i < in; ++i) g[o * in + i] += 2 * scale * y * x[r * in + i];
+        }
+    }
+    return g;
+  }
+};
+
+/// With momentum, the mean of its weights, the last gradient, and what updates are told.
+Graph regression() {
+  using R = Regression;
+  Graph g(ops());
+  g.program("train", {R::microbatches, R::rows});
+  const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {R::rows, R::in}}}}, {{"stream", std::string("x")}})[0];
+  const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {R::rows, R::out}}}}, {{"stream", std::string("t")}})[0];
+  const Shape shape = {R::out, R::in};
+  const Value w = g.param("w", shape, Init::constant(0.25f));
+  g.minimize(g.op("mse_loss", {g.op("linear", {x, w})[0], t}, {{"scale", R::scale}})[0], {});
+  use_momentum(g, w);
+  g.next(g.param("gradient", shape, Init::constant(0)), g.gradient(w));
+  g.next(g.param("before", shape, Init::constant(0)), w);
+  g.next(g.param("lr", {1}, Init::constant(0)), g.learning_rate());
+  g.next(g.param("number", {1}, Init::constant(0)), g.update_number());
+  return g;
+}
+
+void check_near(const FinalParameter& have, const std::vector<double>& want) {
+  REQUIRE(have.values.size() == want.size());
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    CAPTURE(i);
+    CHECK(static_cast<double>(have.values[i]) == doctest::Approx(want[i]).epsilon(1e-5));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("momentum as ops, clipped, makes in 20 steps what it makes in float64") {
+  constexpr std::int64_t steps = 20;
+  constexpr double clip = 0.3;
+  Regression r;
+  r.w.assign(r.w.size(), 0.25);
+  std::vector<double> m(r.w.size()), g, before;
+  int clipped = 0;
+  for (std::int64_t s = 0; s < steps; ++s) {
+    g = r.gradient(s);
+    double norm = 0;
+    for (const double x : g) norm += x * x;
+    norm = std::sqrt(norm);
+    clipped += norm > clip ? 1 : 0;
+    before = r.w;
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      g[i] *= norm > clip ? clip / norm : 1;
+      m[i] = 0.9 * m[i] + g[i];
+      r.w[i] -= 0.1 / static_cast<double>(1 + s) * m[i];
+    }
+  }
+  REQUIRE(clipped > 2);
+  REQUIRE(clipped < steps - 2);
+  SessionOptions session = session_of(steps, {"w", "w.momentum", "gradient", "before", "lr", "number"});
+  session.clip = clip;
+  session.lr = [](std::int64_t step) { return 0.1 / static_cast<double>(1 + step); };
+  const Graph graph = regression();
+  for (const std::int64_t dp : {1, 2})
+    for (const std::int32_t zero : {0, 1, 3}) {
+      const SimOutcome out = trained(compiled(graph, on({dp}, 1, zero)), session);
+      check_near(out.job.parameters.at("w"), r.w);
+      check_near(out.job.parameters.at("w.momentum"), m);
+      check_near(out.job.parameters.at("gradient"), g);
+      check_near(out.job.parameters.at("before"), before);
+      CHECK(out.job.parameters.at("lr").values == std::vector<float>{static_cast<float>(0.1 / steps)});
+      CHECK(out.job.parameters.at("number").values == std::vector<float>{steps});
+    }
+}
+
+TEST_CASE("a void step makes no next version, and is no update") {
+  for (const bool keeps : {false, true})
+    for (const std::int32_t zero : {0, 1, 3}) {
+      const Plan p = compiled(regression(), on({2}, 1, zero, keeps));
+      SessionOptions session = session_of(2, {"w", "w.momentum", "gradient", "number"});
+      session.sums = SumState{};
+      session.sums->scales["w"] = {60, 0};  // too fine for any gradient
+      const SimOutcome first = trained(p, [&] {
+        SessionOptions one = session;
+        one.steps = 1;
+        return one;
+      }());
+      REQUIRE(first.run.steps[0].void_step);
+      CHECK(first.job.parameters.at("w").values == std::vector<float>(15, 0.25f));
+      CHECK(first.job.parameters.at("w.momentum").values == std::vector<float>(15));
+      CHECK(first.job.parameters.at("number").values == std::vector<float>{0});
+      const SimOutcome both = trained(p, session);
+      REQUIRE_FALSE(both.run.steps[1].void_step);
+      CHECK(both.job.parameters.at("number").values == std::vector<float>{1});
+      CHECK(both.job.parameters.at("gradient").values == both.job.parameters.at("w.momentum").values);
+    }
+}
+
+namespace {
+
+/// center(x) -> x less the mean of each column: rows are not apart.
+kernels::OpSet with_center() {
+  kernels::OpSet set = kernels::standard_ops();
+  kernels::OpDef center{.name = "center", .inputs = 1, .outputs = 1};
+  center.infer = [](std::span<const TensorType> in, const Attrs&) -> Expected<std::vector<TensorType>> {
+    return std::vector<TensorType>(in.begin(), in.end());
+  };
+  center.signatures = [](std::span<const TensorType>, const Attrs&) {
+    return std::vector<kernels::Signature>{{{Sbp::S(1)}, {Sbp::S(1)}}};
+  };
+  center.scratch_bytes = [](std::span<const TensorType> in, std::span<const TensorType>, const Attrs&) {
+    return in[0].shape[1] * 4;
+  };
+  center.cpu = [](const kernels::Call& call) {
+    const kernels::View& x = call.in[0];
+    auto* mean = reinterpret_cast<float*>(call.scratch.data());
+    for (std::int64_t c = 0; c < x.cols(); ++c) {
+      mean[c] = 0;
+      for (std::int64_t r = 0; r < x.rows(); ++r) mean[c] += x.as<float>()[r * x.cols() + c];
+      mean[c] /= static_cast<float>(x.rows());
+    }
+    for (std::int64_t i = 0; i < x.size(); ++i) call.out[0].as<float>()[i] = x.as<float>()[i] - mean[i % x.cols()];
+  };
+  REQUIRE(set.add(center).ok());
+  return set;
+}
+
+}  // namespace
+
+TEST_CASE("an op that mixes rows has its parameters whole at each dp coordinate, whatever the ZeRO stage") {
+  const kernels::OpSet set = with_center();
+  Graph own(set);
+  own.program("train", {8, 2});
+  Value x = own.actor("data", "x", {}, {{"x", {DType::f32, {2, 24}}}}, {{"stream", std::string("x")}})[0];
+  const Value t = own.actor("data", "t", {}, {{"t", {DType::f32, {2, 24}}}}, {{"stream", std::string("t")}})[0];
+  const Value up = own.param("up", up_shape, Init::normal(0.2f)),
+              down = own.param("down", down_shape, Init::normal(0.2f));
+  x = own.op("linear", {own.op("relu", {own.op("linear", {x, up})[0]})[0], down})[0];
+  own.minimize(own.op("mse_loss", {x, t}, {{"scale", 1.0 / 16}})[0], {});
+  const Value step = own.op("multiply", {own.op("center", {own.gradient(up)})[0], own.learning_rate()})[0];
+  own.next(up, own.op("weighted_sum", {up, step}, {{"b", -1.0}})[0]);
+  const SessionOptions session = session_of(3, {"up", "down"});
+  const SimOutcome one = trained(compiled(own, on({1}, 1, 0)), session, {}, set);
+  // The columns' sums stay: each step takes a matrix whose columns add up to nothing.
+  const SimOutcome none = trained(compiled(own, on({1}, 1, 0)), session_of(0, {"up", "down"}), {}, set);
+  const auto &ends = one.job.parameters.at("up").values, &begins = none.job.parameters.at("up").values;
+  double most = 0;
+  for (std::size_t c = 0; c < 24; ++c) {
+    double moved = 0;
+    for (std::size_t r = 0; r < 40; ++r) {
+      moved += ends[r * 24 + c] - begins[r * 24 + c];
+      most = std::max<double>(most, std::abs(ends[r * 24 + c] - begins[r * 24 + c]));
+    }
+    CHECK(std::abs(moved) < 1e-6);
+  }
+  CHECK(most > 1e-4);
+  for (const std::int32_t zero : {1, 2, 3}) {
+    const Plan p = compiled(own, on({3}, 1, zero, zero == 2));
+    for (const PlanParam& param : p.params) CHECK((param.share >= 0) == (param.name == "down"));
+    check_same(one, trained(p, session, {}, set));
+  }
+  // Along tp the rows of "up" are divided, and columns may be.
+  const auto refused = compile(own, on({1}, 2, 0));
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.status().message() ==
+        "next version of 'up': along axis tp parameters lie as ops of microbatches read them ('up' as S(0)), and no "
+        "row of op 'center' (center) has its arguments so, without partial sums: no boxing is inserted inside an "
+        "update. Give the op such a row, or require() a layout of the parameter that it has");
+}
+
+TEST_CASE("next versions that are each other's parameters change places, in place and with two versions") {
+  Graph g = regression();
+  const Shape shape = {2, 3};
+  const Value a = g.param("a", shape, Init::constant(1)), b = g.param("b", shape, Init::constant(2)),
+              c = g.param("c", shape, Init::constant(3));
+  g.next(a, b);
+  g.next(b, c);
+  g.next(c, a);
+  for (const bool keeps : {false, true})
+    for (const std::int32_t zero : {0, 1}) {
+      const SimOutcome out = trained(compiled(g, on({2}, 1, zero, keeps)), session_of(4, {"a", "b", "c"}));
+      CHECK(out.job.parameters.at("a").values == std::vector<float>(6, 2));
+      CHECK(out.job.parameters.at("b").values == std::vector<float>(6, 3));
+      CHECK(out.job.parameters.at("c").values == std::vector<float>(6, 1));
+    }
+}
+
+TEST_CASE("a place is lost at any event: what updates keep goes on, bit for bit, from versions and from copies") {
+  const Graph g = mixed();
+  int lost = 0;
+  struct Case {
+    std::vector<std::int64_t> dp;
+    std::int32_t zero;
+    bool copies;
+  };
+  for (const Case& c : {Case{{2, 1}, 0, false}, Case{{3}, 1, false}, Case{{2}, 3, false}, Case{{2}, 1, true}}) {
+    CompileOptions o = on(c.dp, 1, c.zero, !c.copies);
+    o.keeps_copies = c.copies;
+    const Plan p = compiled(g, o);
+    SessionOptions session = session_of(5);
+    session.copy_every = c.copies ? 2 : 0;
+    const SimOutcome whole = trained(p, session);
+    for (std::int64_t at = 60; at < whole.run.events; at += whole.run.events / 9) {
+      SimClusterOptions cluster;
+      cluster.seed = static_cast<std::uint64_t>(at);
+      cluster.recovers = true;
+      cluster.stall_s = 120;
+      cluster.faults = {{.at_event = at, .place = static_cast<Rank>(at % p.workers())}};
+      const SimOutcome one = trained(p, session, cluster);
+      lost += one.run.restarts;
+      check_same(whole, one);
+    }
+  }
+  CHECK(lost > 20);
+}
+
+TEST_CASE("what updates keep is restored on another mesh: the state bit by bit, and 20 further steps") {
+  char name[] = "/tmp/troupe-updates-XXXXXX";
+  REQUIRE(::mkdtemp(name) != nullptr);
+  const std::string folder = name;
+  App app;
+  app.actor<Data>("data");
+  const Graph g = mixed();
+  const auto plan_on = [&](std::int64_t dp, std::int64_t tp, std::int32_t zero) {
+    CompileOptions o = on({dp}, tp, zero);
+    o.snapshots = 1;
+    return compiled(g, o);
+  };
+  const auto run = [&](const Plan& p, std::int64_t first, std::int64_t steps, const std::string& to) {
+    JobOptions job;
+    job.session = session_of(steps);
+    job.session.first_step = first;
+    job.checkpoint.dir = folder + "/" + to;
+    if (first > 0) {
+      FileStorage storage;
+      const checkpoint::Catalog saved(storage, folder + "/saved");
+      job.checkpoint.restore = saved.path(saved.entries()->back().folder);
+    }
+    SimOutcome out = app.simulate(p, job, 3);
+    REQUIRE_MESSAGE(out.job.status.ok(), out.job.status.message());
+    return out;
+  };
+  const SimOutcome saved = run(plan_on(2, 1, 1), 0, 5, "saved");
+  const SimOutcome straight = run(plan_on(1, 1, 0), 0, 25, "straight");
+  int number = 0;
+  for (const auto& [dp, tp, zero] :
+       std::vector<std::array<int, 3>>{{3, 1, 0}, {3, 1, 2}, {1, 1, 0}, {1, 2, 0}, {2, 2, 3}}) {
+    CAPTURE(dp);
+    CAPTURE(tp);
+    const Plan p = plan_on(dp, tp, zero);
+    const SimOutcome none = run(p, 5, 5, "none" + std::to_string(number));
+    for (const auto& [param, value] : saved.job.parameters) CHECK(none.job.parameters.at(param).values == value.values);
+    const SimOutcome more = run(p, 5, 25, "more" + std::to_string(number++));
+    for (const auto& [param, value] : straight.job.parameters) {
+      CAPTURE(param);
+      const auto& have = more.job.parameters.at(param).values;
+      if (tp == 1) CHECK(have == value.values);
+      double apart = 0, size = 0;
+      for (std::size_t i = 0; i < have.size(); ++i) {
+        apart += std::pow(static_cast<double>(have[i]) - value.values[i], 2);
+        size += std::pow(static_cast<double>(value.values[i]), 2);
+      }
+      CHECK(std::sqrt(apart) < 1e-5 * std::sqrt(size));
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("AdamW as an op of an update has the bits of AdamW, with hyperparameters of each parameter's own") {
+  const auto build = [](bool as_op) {
+    Graph g(ops());
+    g.program("train", {8, 2});
+    const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 24}}}}, {{"stream", std::string("x")}})[0];
+    const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 24}}}}, {{"stream", std::string("t")}})[0];
+    const Value up = g.param("up", up_shape, Init::normal(0.2f)),
+                down = g.param("down", down_shape, Init::normal(0.2f));
+    const Value y = g.op("linear", {g.op("relu", {g.op("linear", {x, up})[0]})[0], down})[0];
+    kernels::AdamW hyper;
+    hyper.beta2 = 0.95f;
+    g.minimize(g.op("mse_loss", {y, t}, {{"scale", 1.0 / 16}})[0], hyper);
+    if (as_op) use_adamw(g, up, hyper), use_adamw(g, down, hyper);
+    return g;
+  };
+  const SessionOptions session = session_of(6, {"up", "down"});
+  const SimOutcome built_in = trained(compiled(build(false), on({1}, 1, 0)), session);
+  for (const std::int64_t dp : {1, 3})
+    for (const std::int32_t zero : {0, 2})
+      check_same(built_in, trained(compiled(build(true), on({dp}, 1, zero)), session));
+}
