@@ -25,6 +25,13 @@ kernels::Gradient gradient(const ParamPart& part, const std::vector<PortMemory>&
   return g;
 }
 
+/// Calls `body` with the pieces of n elements, which threads share.
+template <class Body>
+void for_pieces(std::int64_t n, Parallel& parallel, const Body& body) {
+  constexpr std::int64_t piece = 1 << 14;
+  parallel.for_each((n + piece - 1) / piece, [&](std::int64_t i) { body(i * piece, std::min(n, (i + 1) * piece)); });
+}
+
 }  // namespace
 
 NormBody::NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t params_port,
@@ -75,7 +82,7 @@ Status UpdateBody::run(const ActContext& c, Parallel& par) {
   if (!parts_.empty()) std::memcpy(&act.commit, payload + commit_ * sizeof act.commit, sizeof act.commit);
   if (!act.commit.void_step)
     for (const UpdateOps::Step& step : ops_.steps) {
-      if (par.stopping()) return stopped();
+      if (step.kind != UpdateOps::Kind::adamw && par.stopping()) return stopped();
       TROUPE_TRY(run(step, act));
     }
   for (const auto& part : parts_) {
@@ -118,10 +125,12 @@ void UpdateBody::write_gradient(const ParamPart& part, const kernels::View& out,
   const kernels::Gradient g = gradient(part, in_, act.context, act.from, sums);
   const auto n = part.extent.elements();
   auto* to = out.as<float>();
-  if (g.rounded) std::memcpy(to, g.rounded, static_cast<std::size_t>(n) * sizeof(float));
-  else kernels::round_sums(to, g, n, act.parallel);
+  if (!g.rounded) kernels::round_sums(to, g, n, act.parallel);
+  const float* from = g.rounded ? g.rounded : to;
   const auto scale = static_cast<float>(act.commit.grad_scale);
-  if (scale != 1) std::for_each(to, to + n, [scale](float& x) { x *= scale; });
+  for_pieces(n, act.parallel, [=](std::int64_t begin, std::int64_t end) {
+    std::transform(from + begin, from + end, to + begin, [scale](float x) { return x * scale; });
+  });
 }
 
 Status UpdateBody::run(const UpdateOps::Step& step, const Act& act) const {
@@ -130,7 +139,9 @@ Status UpdateBody::run(const UpdateOps::Step& step, const Act& act) const {
   kernels::Call call;
   const auto resolve = [&](const Operand& o) {
     kernels::View view = o.view;
-    view.data = (o.where == Operand::Where::in    ? act.from
+    const bool other = o.where == Operand::Where::in && o.port >= 0;
+    view.data = (other                            ? in_[o.port].at(act.context.act.in[o.port].token.slot)
+                 : o.where == Operand::Where::in  ? act.from
                  : o.where == Operand::Where::out ? act.to
                                                   : ops_.scratch) +
                 o.offset;
@@ -144,11 +155,15 @@ Status UpdateBody::run(const UpdateOps::Step& step, const Act& act) const {
     case Kind::number: *call.out[0].as<float>() = static_cast<float>(act.commit.update); return {};
     case Kind::copy:
       if (call.in[0].data == call.out[0].data) return {};  // a parameter that stays, in place
-      std::memcpy(call.out[0].data, call.in[0].data, static_cast<std::size_t>(call.in[0].bytes()));
+      for_pieces(call.in[0].bytes(), act.parallel, [&](std::int64_t begin, std::int64_t end) {
+        std::memcpy(call.out[0].data + begin, call.in[0].data + begin, static_cast<std::size_t>(end - begin));
+      });
       return {};
     case Kind::adamw:
     case Kind::op: break;
   }
+  const bool none = std::all_of(call.out.begin(), call.out.end(), [](const auto& v) { return v.size() == 0; });
+  if (none) return {};  // the place has no row
   call.attrs = &step.op.attrs;
   call.scratch = {ops_.scratch + ops_.op_scratch_offset,
                   static_cast<std::size_t>(ops_.scratch_bytes - ops_.op_scratch_offset)};

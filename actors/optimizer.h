@@ -52,8 +52,8 @@ class NormBody final : public Body {
   GradientSink tell_;
 };
 
-/// The ops of an update, in order (runtime/plan/update_ops.h). Their operands lie in the update's slot, `in` as it was
-/// before the update, `out` as it is behind it, or in scratch memory.
+/// The ops of an update, in order (runtime/plan/update_ops.h). Their operands lie in the update's slot, `in` at port -1
+/// as it was before the update, `out` as it is behind it; in another input; or in scratch memory.
 struct UpdateOps {
   enum class Kind : std::uint8_t { op, adamw, gradient, learning_rate, number, copy };
   struct Step {
@@ -68,8 +68,8 @@ struct UpdateOps {
 };
 
 /// AdamW (Loshchilov and Hutter, 2019), or ops of the application, over a group of parameters. Input `commit_port`
-/// carries `commits` Commits, of which number `commit` is of the group's program, and the exponents of the next step's sums, which the update stores
-/// in the parameter slot. A void step changes nothing else.
+/// carries `commits` Commits, of which number `commit` is of the group's program, and the exponents of the next step's
+/// sums, which the update stores in the parameter slot. A void step changes nothing else.
 /// `own_port`: the input that carries the version before, which stays whole while the next one is written into another
 /// slot; -1: the slot that is written has it, and the update is in place.
 class UpdateBody final : public Body {

@@ -1,4 +1,4 @@
-// multiply(a, b) -> a b, element by element; b may be one number.
+// multiply(a, b) -> a b, element by element; scale(x, s (1)) -> x s.
 #include "kernels/cpu/kernels.h"
 #include "kernels/ops.h"
 #include "kernels/rules.h"
@@ -6,17 +6,21 @@
 namespace troupe::kernels {
 namespace {
 
-const Shape one_number = {1};
+Status multiply_gradient(GradContext& g) {
+  if (g.grad_out(0) == no_value) return {};
+  for (int i = 0; i < 2; ++i)
+    if (g.needs_grad(i)) g.grad_in(i, g.emit("multiply", {g.grad_out(0), g.in(1 - i)}, only(g.attrs(), {"unit"}))[0]);
+  return {};
+}
 
-Inferred infer_multiply(Types in, const Attrs&) {
-  TROUPE_TRY(expect_inputs("multiply", in, 2));
-  TROUPE_TRY(expect(in[1].shape == in[0].shape || in[1].shape == one_number, "multiply",
-                    "two tensors of one shape, or a tensor and one of shape (1)", in));
+Inferred infer_scale(Types in, const Attrs&) {
+  TROUPE_TRY(expect_inputs("scale", in, 2));
+  const Shape one = {1};
+  TROUPE_TRY(expect(in[1].shape == one, "scale", "a tensor and a number (1)", in));
   return std::vector{in[0]};
 }
 
-std::vector<Signature> multiply_rows(Types in, const Attrs& attrs) {
-  if (in[1].shape != one_number || in[0].shape == one_number) return elementwise(2, 1)(in, attrs);
+std::vector<Signature> scale_rows(Types in, const Attrs& attrs) {
   std::vector<Signature> table = elementwise(1, 1)(in, attrs);
   for (Signature& split : table) split.in.push_back(Sbp::B());
   table.push_back(row({Sbp::P(), Sbp::B()}, {Sbp::P()}));
@@ -26,12 +30,21 @@ std::vector<Signature> multiply_rows(Types in, const Attrs& attrs) {
 }  // namespace
 
 std::vector<OpDef> multiply_ops() {
-  OpDef op{.name = "multiply", .inputs = 2, .outputs = 1, .infer = infer_multiply};
-  op.attributes = {integer_attribute("unit")};
-  op.signatures = multiply_rows;
-  op.cost = per_element(1);
-  op.cpu = cpu::multiply;
-  return {op};
+  OpDef multiply{.name = "multiply",
+                 .inputs = 2,
+                 .outputs = 1,
+                 .infer = one_shape("multiply", 2, "two tensors of one shape; scale takes a number")};
+  multiply.attributes = {integer_attribute("unit")};
+  multiply.signatures = elementwise(2, 1);
+  multiply.gradient = multiply_gradient;
+  multiply.cost = per_element(1);
+  multiply.cpu = cpu::multiply;
+  OpDef scale{.name = "scale", .inputs = 2, .outputs = 1, .infer = infer_scale};
+  scale.attributes = {integer_attribute("unit")};
+  scale.signatures = scale_rows;
+  scale.cost = per_element(1);
+  scale.cpu = cpu::scale;
+  return {multiply, scale};
 }
 
 }  // namespace troupe::kernels

@@ -33,13 +33,16 @@ std::vector<OpDef> swiglu_ops();
 std::vector<OpDef> accumulate_ops();
 /// add(a, b){unit} -> a + b
 std::vector<OpDef> add_ops();
-/// weighted_sum(a, b){a: A, b: B, unit} -> a A + b B; no gradient
+/// weighted_sum(a, b){a: A, b: B, unit} -> a A + b B
 std::vector<OpDef> weighted_sum_ops();
-/// multiply(a, b){unit} -> a b, element by element, b of a's shape or one number (1); no gradient
+/// multiply(a, b){unit} -> a b, element by element; scale(x, s (1)){unit} -> x s, of what an update makes: no gradient
 std::vector<OpDef> multiply_ops();
 /// adamw(w, m, v, g, lr (1), number (1)){beta1, beta2, eps, weight_decay, unit} -> w, m, v as AdamW makes them in its
 /// update of this number; no gradient
 std::vector<OpDef> adamw_ops();
+/// running_average(average, x, number (1)){decay, unit} -> x at number 1, later decay average + (1 - decay) x; no
+/// gradient
+std::vector<OpDef> running_average_ops();
 /// orthogonalize(x (M, N)){steps} -> x with all its singular values about 1, after 5 steps by default; no gradient
 std::vector<OpDef> orthogonalize_ops();
 /// relu(x){unit} -> max(x, 0)

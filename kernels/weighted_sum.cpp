@@ -4,6 +4,19 @@
 #include "kernels/rules.h"
 
 namespace troupe::kernels {
+namespace {
+
+Status weighted_sum_gradient(GradContext& g) {
+  if (g.grad_out(0) == no_value) return {};
+  const char* weight_of[] = {"a", "b"};
+  for (int i = 0; i < 2; ++i)
+    if (g.needs_grad(i))
+      g.grad_in(i, g.emit("weighted_sum", {g.grad_out(0), g.grad_out(0)},
+                          {{"a", g.attrs().real(weight_of[i], 1)}, {"b", 0.0}})[0]);
+  return {};
+}
+
+}  // namespace
 
 std::vector<OpDef> weighted_sum_ops() {
   OpDef op{.name = "weighted_sum",
@@ -16,6 +29,7 @@ std::vector<OpDef> weighted_sum_ops() {
     table.push_back(row({Sbp::P(), Sbp::P()}, {Sbp::P()}));
     return table;
   };
+  op.gradient = weighted_sum_gradient;
   op.cost = per_element(3);
   op.cpu = cpu::weighted_sum;
   return {op};

@@ -1,11 +1,12 @@
 // User-defined ops: their shape rules, SBP signatures, gradients, bodies. The graph differentiates, plans and
-// parallelises them like built-in ones. `multiply`, y = a * b, needs nothing more: its gradients are ordinary tensors.
+// parallelises them like built-in ones. `hadamard`, y = a * b, needs nothing more: its gradients are ordinary tensors.
 // `gain`, y[r, c] = x[r, c] * s[c], has a parameter, and `gain_grad` adds the parameter's gradient up itself with
 // put_terms, which stores an exact sum or f32, as its output needs.
 // Here y = gain(x * (W x), s) learns the target 3 x * x. The loss and the hash at the end are the same for any dp
 // (argument 1) and ZeRO (argument 2). `custom_op check` tries what the three ops promise.
 #include <cstdio>
 #include <cstdlib>
+#include <iostream>
 #include <string>
 
 #include <troupe/troupe.h>
@@ -14,8 +15,8 @@ using namespace troupe;
 using namespace troupe::runtime;
 using namespace troupe::kernels;
 
-OpDef multiply() {
-  OpDef op{.name = "multiply", .inputs = 2, .outputs = 1, .infer = one_shape("multiply", 2)};
+OpDef hadamard() {
+  OpDef op{.name = "hadamard", .inputs = 2, .outputs = 1, .infer = one_shape("hadamard", 2)};
   // rows split, columns split; linear in a and in b: partial sums pass
   op.signatures = [](Types, const Attrs&) {
     return std::vector{row({Sbp::S(0), Sbp::S(0)}, {Sbp::S(0)}), row({Sbp::S(1), Sbp::S(1)}, {Sbp::S(1)}),
@@ -23,7 +24,7 @@ OpDef multiply() {
   };
   op.gradient = [](GradContext& g) -> Status {
     for (int i : {0, 1})
-      if (g.needs_grad(i)) g.grad_in(i, g.emit("multiply", {g.grad_out(0), g.in(1 - i)}, {})[0]);
+      if (g.needs_grad(i)) g.grad_in(i, g.emit("hadamard", {g.grad_out(0), g.in(1 - i)}, {})[0]);
     return {};
   };
   op.cpu = [](const Call& c) {
@@ -89,7 +90,7 @@ struct Data final : actors::UserActor {  // x is random, t = 3 x * x
 int check(const OpSet& ops) {
   const TensorType rows{DType::f32, {6, 8}}, row{DType::f32, {8}};
   const std::pair<std::string, OpSample> samples[] = {
-      {"multiply", {{rows, rows}}}, {"gain", {{rows, row}}}, {"gain_grad", {{rows, rows}}}};
+      {"hadamard", {{rows, rows}}}, {"gain", {{rows, row}}}, {"gain_grad", {{rows, rows}}}};
   for (const auto& [name, sample] : samples)
     if (const Status s = check_op(ops, name, sample); !s.ok())
       return std::fprintf(stderr, "%s\n", s.message().c_str()), EXIT_FAILURE;
@@ -99,8 +100,8 @@ int check(const OpSet& ops) {
 int main(int argc, char** argv) {
   App app;
   app.actor<Data>("data");
-  for (const auto& op : {multiply(), gain(), gain_grad()})
-    if (!app.op(op).ok()) return exit_usage;
+  for (const auto& op : {hadamard(), gain(), gain_grad()})
+    if (const Status s = app.op(op); !s.ok()) return std::cerr << s.message() << "\n", exit_usage;
   if (argc > 1 && argv[1] == std::string("check")) return check(app.ops());
   app.serve_if_worker(argc, argv);
 
@@ -110,7 +111,7 @@ int main(int argc, char** argv) {
   const TensorType rows{DType::f32, {2, 8}};
   const auto data = g.actor("data", "data", {}, {{"x", rows}, {"t", rows}});
   const Value wx = g.op("linear", {data[0], g.param("w", {8, 8}, Init::constant(0))})[0];
-  const Value y = g.op("gain", {g.op("multiply", {data[0], wx})[0], g.param("s", {8}, Init::constant(1))})[0];
+  const Value y = g.op("gain", {g.op("hadamard", {data[0], wx})[0], g.param("s", {8}, Init::constant(1))})[0];
   const Value loss = g.op("mse_loss", {y, data[1]})[0];
   g.minimize(loss, {.lr = 5e-2});
 

@@ -1,4 +1,4 @@
-// add, weighted_sum, multiply, relu, swiglu: one formula per element.
+// add, weighted_sum, running_average, multiply, scale, relu, swiglu: one formula per element.
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
@@ -16,28 +16,41 @@ void add(const Call& call) {
   });
 }
 
-void weighted_sum(const Call& call) {
+namespace {
+
+/// Output 0 = A input 0 + B input 1.
+void add_weighted(const Call& call, double A, double B) {
   const float *a = call.in[0].as<float>(), *b = call.in[1].as<float>();
   float* c = call.out[0].as<float>();
-  const v16 of_a = splat(static_cast<float>(call.attrs->real("a", 1))),
-            of_b = splat(static_cast<float>(call.attrs->real("b", 1)));
+  const v16 of_a = splat(static_cast<float>(A)), of_b = splat(static_cast<float>(B));
   for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
     map(
         end - i, c + i, [=](v16 x, v16 y) { return x * of_a + y * of_b; }, a + i, b + i);
   });
 }
 
+}  // namespace
+
+void weighted_sum(const Call& call) { add_weighted(call, call.attrs->real("a", 1), call.attrs->real("b", 1)); }
+
+void running_average(const Call& call) {
+  const double decay = *call.in[2].as<float>() <= 1 ? 0 : call.attrs->real("decay");
+  add_weighted(call, decay, 1 - decay);
+}
+
+void scale(const Call& call) {
+  const float* x = call.in[0].as<float>();
+  float* y = call.out[0].as<float>();
+  const v16 by = splat(*call.in[1].as<float>());
+  for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
+    map(
+        end - i, y + i, [=](v16 v) { return v * by; }, x + i);
+  });
+}
+
 void multiply(const Call& call) {
   const float *a = call.in[0].as<float>(), *b = call.in[1].as<float>();
   float* c = call.out[0].as<float>();
-  if (call.in[1].logical == Shape{1} && call.in[0].logical != Shape{1}) {
-    const v16 by = splat(*b);
-    for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
-      map(
-          end - i, c + i, [=](v16 x) { return x * by; }, a + i);
-    });
-    return;
-  }
   for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
     map(
         end - i, c + i, [](v16 x, v16 y) { return x * y; }, a + i, b + i);

@@ -7,6 +7,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/square_sums.h"
 
 namespace troupe::kernels::cpu {
 
@@ -34,8 +35,8 @@ void orthogonalize(const Call& call) {
   float* out = call.out[0].as<float>();
   auto* next = reinterpret_cast<float*>(call.scratch.data());
   float *gram = next + all, *poly = gram + n * n;
-  double squares = 0;  // in one order, whatever the threads
-  for (std::int64_t i = 0; i < all; ++i) squares += static_cast<double>(in[i]) * in[i];
+  double squares = 0;
+  row_square_sums({.rounded = in}, 1, all, &squares, *call.par);
   combine(out, static_cast<float>(1 / (std::sqrt(squares) + 1e-7)), in, 0, in, all, *call.par);
   const std::int64_t steps = call.attrs->integer("steps", 5);
   for (std::int64_t s = 0; s < steps; ++s) {

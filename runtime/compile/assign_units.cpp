@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "runtime/compile/lowering.h"
 #include "runtime/compile/model_stages.h"
 #include "runtime/planner/lowered.h"
 
@@ -120,6 +121,17 @@ std::vector<std::size_t> flow_order(const Graph& graph) {
   return order;
 }
 
+/// Of parameters that updates join to one that is trained: its unit, with which they lie, wherever they were declared.
+std::map<Value, std::int32_t> units_joined_to(const Graph& graph) {
+  std::map<Value, std::int32_t> units;
+  for (const LinkedParams& linked : linked_params(graph))
+    for (const Value trained : linked.params)
+      if (units.count(linked.params[0]) == 0 &&
+          std::any_of(graph.grads().begin(), graph.grads().end(), [&](const auto& g) { return g.param == trained; }))
+        for (const Value v : linked.params) units[v] = graph.nodes()[graph.tensors()[trained].node].unit;
+  return units;
+}
+
 /// Cuts the units of a range, in the order of the data, into runs of about equal cost, one for each of its stages. All
 /// stages share the cost of shared units, so shared units are not counted and go with the unit before.
 Status cut(const Graph& graph, const Plan& plan, const StageRange& range, const std::vector<std::size_t>& order,
@@ -134,12 +146,17 @@ Status cut(const Graph& graph, const Plan& plan, const StageRange& range, const 
     run_of[u] = std::max(0, runs - 1);
   }
   std::vector<UnitCost> costs(static_cast<std::size_t>(std::max(1, runs)));
+  const auto joined_to = units_joined_to(graph);
   for (const auto& n : graph.nodes()) {
-    if (!range.has(graph, static_cast<std::size_t>(n.unit))) continue;
-    if (n.kind == Node::Kind::param && !graph.is_shared(n.unit)) {
+    if (n.kind == Node::Kind::param) {
+      const auto joined = joined_to.find(n.out[0]);
+      const std::int32_t unit = joined == joined_to.end() ? n.unit : joined->second;
+      if (!range.has(graph, static_cast<std::size_t>(unit)) || graph.is_shared(unit)) continue;
       const auto& type = graph.tensors()[n.out[0]].type;
-      costs[run_of[n.unit]].param_bytes += static_cast<double>(elements(type.shape) * size_of(type.dtype));
+      costs[run_of[unit]].param_bytes += static_cast<double>(elements(type.shape) * size_of(type.dtype));
+      continue;
     }
+    if (!range.has(graph, static_cast<std::size_t>(n.unit))) continue;
     if (n.kind != Node::Kind::op || !plan.is_step_program(n.program) || graph.is_shared(n.unit)) continue;
     std::vector<TensorType> in, out;
     for (Value v : n.in) in.push_back(graph.tensors()[v].type);

@@ -10,6 +10,7 @@
 
 #include "runtime/compile/deduce.h"
 #include "runtime/compile/lowering.h"
+#include "runtime/plan/update_ops.h"
 
 namespace troupe::runtime {
 
@@ -22,17 +23,32 @@ const UpdateNode* maker(const Graph& g, Value v) {
   return node < 0 ? nullptr : &g.update_nodes()[node];
 }
 
+/// What updated() of a parameter stands for that ops make: the value that next() was given.
+Value resolved(const Graph& g, Value v) {
+  for (std::size_t hops = 0; hops <= g.next_versions().size(); ++hops) {
+    const UpdateNode* n = maker(g, v);
+    if (!n || n->kind != Kind::updated) return v;
+    const auto made = std::find_if(g.next_versions().begin(), g.next_versions().end(),
+                                   [&](const NextVersion& next) { return next.param == n->in[0]; });
+    if (made == g.next_versions().end()) return v;
+    v = made->value;
+  }
+  return v;
+}
+
 /// Calls `visit` for each value that `value` is made of, itself included.
 template <class Visit>
 void for_each_upstream(const Graph& g, Value value, const Visit& visit) {
   std::vector<Value> left = {value};
   std::set<Value> seen;
   while (!left.empty()) {
-    const Value v = left.back();
+    const Value v = resolved(g, left.back());
     left.pop_back();
     if (!seen.insert(v).second) continue;
     visit(v);
-    if (const UpdateNode* n = maker(g, v)) left.insert(left.end(), n->in.begin(), n->in.end());
+    // What is handed over lies elsewhere.
+    if (const UpdateNode* n = maker(g, v); n && n->kind != Kind::handed)
+      left.insert(left.end(), n->in.begin(), n->in.end());
   }
 }
 
@@ -51,20 +67,22 @@ class AxisOfUpdate {
     const auto it = of_.find(canonical(v));
     return it == of_.end() ? Sbp::B() : it->second;
   }
+  /// Whether the search has ended before it had tried all rows.
+  bool gave_up() const { return taken_ > most_taken; }
   /// The first op that no row fits, whatever rows those before it take; null: what comes behind the ops.
   const UpdateNode* stopped_at() const { return deepest_ < ops_.size() ? ops_[deepest_] : nullptr; }
 
  private:
   /// A gradient, and what AdamW makes, lie as the parameter.
   Value canonical(Value v) const {
+    v = resolved(g_, v);
     const UpdateNode* n = maker(g_, v);
     return n && (n->kind == Kind::gradient || n->kind == Kind::updated) ? n->in[0] : v;
   }
   /// Whether the value lies so; settles it where it is open.
   bool settle(Value v, const Sbp& sbp, std::vector<Value>& settled) {
     if (sbp.is_partial()) return false;
-    const UpdateNode* n = maker(g_, v);
-    const bool of_step = n && (n->kind == Kind::learning_rate || n->kind == Kind::number);
+    const bool of_step = is_of_step(v);
     v = canonical(v);
     const Sbp have = of_step ? Sbp::B() : of_.count(v) > 0 ? of_.at(v) : sbp;
     if (!same_parts(have, sbp, g_.tensors()[v].type.shape, places_)) return false;
@@ -73,30 +91,52 @@ class AxisOfUpdate {
   }
   bool take(std::size_t op) {
     deepest_ = std::max(deepest_, op);
-    if (++taken_ > most_taken) return false;
+    if (++taken_ > most_taken) return false;  // see gave_up()
     if (op == ops_.size()) return close();
     const UpdateNode& n = *ops_[op];
     Node node;
     node.op = n.op, node.attrs = n.attrs, node.in = n.in, node.out = n.out;
     for (const kernels::Signature& row : op_rows(g_, node)) {
-      std::vector<Value> settled;
-      bool fits = true;
-      for (std::size_t i = 0; fits && i < n.in.size(); ++i) fits = settle(n.in[i], row.in[i], settled);
-      for (std::size_t o = 0; fits && o < n.out.size(); ++o) fits = settle(n.out[o], row.out[o], settled);
-      if (fits && take(op + 1)) return true;
-      for (const Value v : settled) of_.erase(v);
+      std::set<std::int64_t> units = {1};
+      for (std::size_t i = 0; i < n.in.size(); ++i)
+        if (is_known(n.in[i])) units.insert(update_ops::times_of(row.in[i], at(n.in[i])));
+      for (const std::int64_t times : units)
+        if (take(op, update_ops::in_units(row, times))) return true;
     }
     return false;
   }
-  /// Each next version lies as its parameter.
+  bool take(std::size_t op, const kernels::Signature& row) {
+    const UpdateNode& n = *ops_[op];
+    std::vector<Value> settled;
+    bool fits = true;
+    for (std::size_t i = 0; fits && i < n.in.size(); ++i) fits = settle(n.in[i], row.in[i], settled);
+    for (std::size_t o = 0; fits && o < n.out.size(); ++o) fits = settle(n.out[o], row.out[o], settled);
+    if (fits && take(op + 1)) return true;
+    for (const Value v : settled) of_.erase(v);
+    return false;
+  }
+  /// Each next version lies as its parameter; where nothing says how, whole.
   bool close() {
     std::vector<Value> settled;
-    for (const NextVersion& next : next_)
-      if (!settle(next.value, at(next.param), settled) || !settle(next.param, at(next.value), settled)) {
-        for (const Value v : settled) of_.erase(v);
-        return false;
-      }
-    return true;
+    const auto settles = [&](const NextVersion& next, const Sbp& sbp) {
+      return settle(next.value, sbp, settled) && settle(next.param, sbp, settled);
+    };
+    bool fits = true;
+    for (std::size_t before = 1; fits && settled.size() != before;) {  // one that is known says how the other lies
+      before = settled.size();
+      for (const NextVersion& next : next_)
+        if (fits && (is_known(next.param) || is_known(next.value)))
+          fits = settles(next, at(is_known(next.param) ? next.param : next.value));
+    }
+    for (const NextVersion& next : next_) fits = fits && settles(next, at(next.param));
+    if (!fits)
+      for (const Value v : settled) of_.erase(v);
+    return fits;
+  }
+  bool is_known(Value v) const { return is_of_step(v) || of_.count(canonical(v)) > 0; }
+  bool is_of_step(Value v) const {
+    const UpdateNode* n = maker(g_, v);
+    return n && (n->kind == Kind::learning_rate || n->kind == Kind::number);
   }
 
   static constexpr int most_taken = 100'000;
@@ -121,14 +161,12 @@ class UpdateLowering {
         for_each_upstream(g, next.value, [&](Value v) { used.insert(v); });
       }
     for (const UpdateNode& n : g.update_nodes())
-      if (std::any_of(n.out.begin(), n.out.end(), [&](Value v) { return used.count(v) > 0; })) {
-        nodes_.push_back(&n);
-        if (n.kind == Kind::op) ops_.push_back(&n);
-      }
+      if (std::any_of(n.out.begin(), n.out.end(), [&](Value v) { return used.count(v) > 0; })) left_.push_back(&n);
   }
 
   Status run() {
     TROUPE_TRY(check_params());
+    TROUPE_TRY(put_in_order());
     const std::int32_t first = param_index(linked_.params[0]);
     mesh_ = plan_.tensors[low_.params[first].tensor].mesh;
     update_.unit = low_.params[trained_first()].unit;
@@ -143,7 +181,7 @@ class UpdateLowering {
     for (const UpdateNode* n : nodes_) {
       if (n->kind == Kind::updated) continue;
       LoweredUpdateNode node{n->kind, n->op, n->name, n->attrs, -1, {}, {}};
-      if (n->kind == Kind::gradient) node.param = param_index(n->in[0]);
+      if (n->kind == Kind::gradient || n->kind == Kind::handed) node.param = param_index(n->in[0]);
       else
         for (const Value v : n->in) node.in.push_back(value(v));
       for (const Value v : n->out) node.out.push_back(layouts_.home[v]);
@@ -168,13 +206,35 @@ class UpdateLowering {
                                  [&](const LoweredParam& p) { return p.tensor == layouts_.home[v]; });
     return static_cast<std::int32_t>(it - low_.params.begin());
   }
+  /// One number that an update keeps: no rows to divide.
+  bool is_number(Value v) const {
+    return elements(g_.tensors()[v].type.shape) == 1 && low_.params[param_index(v)].grads.empty();
+  }
   std::int32_t trained_first() const {
     for (const Value v : linked_.params)
       if (const std::int32_t p = param_index(v); !low_.params[p].grads.empty()) return p;
     return param_index(linked_.params[0]);
   }
-  bool is_made(Value param) const {
-    return std::any_of(next_.begin(), next_.end(), [&](const NextVersion& n) { return n.param == param; });
+
+  /// Each op behind those whose values it reads. updated() may stand for what a later op makes.
+  Status put_in_order() {
+    std::set<Value> made;
+    while (!left_.empty()) {
+      const auto next = std::find_if(left_.begin(), left_.end(), [&](const UpdateNode* n) {
+        return n->kind != Kind::op || std::all_of(n->in.begin(), n->in.end(), [&](Value v) {
+                 const UpdateNode* from = maker(g_, resolved(g_, v));
+                 return !from || from->kind != Kind::op || made.count(resolved(g_, v)) > 0;
+               });
+      });
+      if (next == left_.end())
+        return invalid("op '" + left_.front()->name + "' (" + left_.front()->op +
+                       ") reads, through updated(), a next version that is made of what it makes itself");
+      made.insert((*next)->out.begin(), (*next)->out.end());
+      nodes_.push_back(*next);
+      if ((*next)->kind == Kind::op) ops_.push_back(*next);
+      left_.erase(next);
+    }
+    return {};
   }
 
   Status check_params() const {
@@ -188,17 +248,32 @@ class UpdateLowering {
       if (trainer >= 0 && trainer != linked_.program)
         return invalid("next version of '" + name + "': it is joined to parameter '" + g_.tensors()[v].name +
                        "', which program '" + g_.programs()[trainer] + "' trains, and not '" + program +
-                       "', whose update this is");
+                       "', whose update this is: say next() in program '" + g_.programs()[trainer] + "'");
     }
-    for (const UpdateNode* n : nodes_) {
+    for (const NextVersion& next : next_) TROUPE_TRY(check_reads(next));
+    return {};
+  }
+
+  Status check_reads(const NextVersion& next) const {
+    const std::string &program = g_.programs()[linked_.program], &name = g_.tensors()[next.param].name;
+    std::vector<const UpdateNode*> read;
+    for_each_upstream(g_, next.value, [&](Value v) {
+      if (const UpdateNode* n = maker(g_, v)) read.push_back(n);
+    });
+    for (const UpdateNode* n : read) {
+      if (n->kind == Kind::handed && param_index(n->in[0]) == std::ssize(low_.params))
+        return invalid("next version of '" + name + "': parameter '" + g_.tensors()[n->in[0]].name +
+                       "', which is handed over, is read by no op and made by none");
       if (n->kind != Kind::gradient && n->kind != Kind::updated) continue;
+      if (n->kind == Kind::updated && std::any_of(next_.begin(), next_.end(), [&](const NextVersion& other) {
+            return other.param == n->in[0];
+          }))  // else it would stand for what next() was given
+        return invalid("next version of '" + name + "' is that of '" + g_.tensors()[n->in[0]].name +
+                       "', which is made of it: updated() leads from one to the other and back");
       const std::string& param = g_.tensors()[n->in[0]].name;
       if (low_.params[param_index(n->in[0])].grads.empty())
         return invalid("next version of '" + name + "' reads " + n->name + ": no loss of program '" + program +
-                       "' trains parameter '" + param + "'");
-      if (n->kind == Kind::updated && is_made(n->in[0]))
-        return invalid("next version of '" + name + "' reads " + n->name +
-                       ", which AdamW does not make: pass on what next() was given for '" + param + "'");
+                       "' trains parameter '" + param + "': minimize one that depends on it, or read another one");
     }
     return {};
   }
@@ -212,8 +287,16 @@ class UpdateLowering {
       bool rows = true;
       for (const Value v : linked_.params) {
         const PlanTensor& t = plan_.tensors[layouts_.home[v]];
-        if (dp) axis.fix(v, Sbp::S(0)), rows &= !t.shape.empty();
+        if (dp && is_number(v)) axis.fix(v, Sbp::B());
+        else if (dp) axis.fix(v, Sbp::S(0)), rows &= !t.shape.empty();
         else if (layouts_.fixed.count(v) > 0) axis.fix(v, t.sbp[a]);
+        else if (const auto& hint = g_.tensors()[v].hint) {
+          if (hint->size() != mesh.axes.size())
+            return invalid(fmt::format("parameter '{}': its layout ({}) has {} SBPs, and its stage's mesh {} {} axes",
+                                       g_.tensors()[v].name, to_string(*hint), hint->size(), to_string(mesh),
+                                       mesh.axes.size()));
+          axis.fix(v, (*hint)[a]);
+        }
       }
       if (dp) update_.by_rows = rows && axis.search();
       else if (!axis.search()) return refuse(axis, mesh.axes[a].name, a);
@@ -227,6 +310,11 @@ class UpdateLowering {
 
   Status refuse(const AxisOfUpdate& axis, const std::string& name, std::size_t a) const {
     const UpdateNode* op = axis.stopped_at();
+    if (axis.gave_up())
+      return invalid(
+          fmt::format("next version of '{}': no layout along axis {} was found among the first that were "
+                      "tried: require() layouts of the parameters that only updates read",
+                      g_.tensors()[next_.front().param].name, name));
     std::string lies;
     for (const Value v : linked_.params)
       if (layouts_.fixed.count(v) > 0)
@@ -266,6 +354,7 @@ class UpdateLowering {
   }
 
   UpdateValue value(Value v) const {
+    v = resolved(g_, v);
     if (g_.is_param(v)) return {-1, param_index(v), false};
     if (const UpdateNode* n = maker(g_, v); n->kind == Kind::updated) return {-1, param_index(n->in[0]), true};
     return {layouts_.home[v], -1, false};
@@ -277,7 +366,7 @@ class UpdateLowering {
   TensorLayouts& layouts_;
   const LinkedParams& linked_;
   std::vector<NextVersion> next_;
-  std::vector<const UpdateNode*> nodes_, ops_;
+  std::vector<const UpdateNode*> left_, nodes_, ops_;
   std::map<std::size_t, AxisOfUpdate> axes_;  // of the mesh: dp, and model axes of several places
   std::int32_t mesh_ = 0;
   LoweredUpdate update_;

@@ -71,8 +71,8 @@ bool Graph::check_program(const std::string& reader, const std::vector<Value>& i
     const Tensor& t = tensors_[v];
     const std::int32_t of = t.update_node >= 0 ? update_nodes_[t.update_node].program : nodes_[t.node].program;
     if (of == program_) continue;
-    fail("'" + reader + "' of program '" + programs_[program_] + "' reads '" + t.name + "' of program '" +
-         programs_[of] + "': programs share parameters only");
+    fail(reader + " of program '" + programs_[program_] + "' reads '" + t.name + "' of program '" + programs_[of] +
+         "': programs share parameters only");
     return false;
   }
   return true;
@@ -199,7 +199,11 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
     fail(fmt::format("op '{}' (for '{}') takes {} inputs and got {}", op, name, def->inputs, in.size()));
     return std::vector<Value>(8, 0);
   }
-  if (!check_program(name, in)) return std::vector<Value>(8, 0);
+  if (in.empty()) {
+    fail("op '" + name + "' (" + op + ") reads nothing, so nothing says when it runs: let an actor make it");
+    return std::vector<Value>(8, 0);
+  }
+  if (!check_program("'" + name + "'", in)) return std::vector<Value>(8, 0);
   if (def->state_bytes && update) {
     fail("op '" + name + "' (" + op +
          ") keeps state of its own, and reads parameters only: what an update keeps is a parameter (Graph::next)");
@@ -291,7 +295,7 @@ std::vector<Value> Graph::actor(const std::string& kind, const std::string& name
                                 const std::vector<PortType>& out, Attrs attrs,
                                 std::vector<std::optional<NdSbp>> in_sbp) {
   const std::string caller = "actor '" + name + "'";
-  if (!may_add(caller, in) || !check_program(name, in) || !check_ports(caller, in, out, in_sbp))
+  if (!may_add(caller, in) || !check_program("'" + name + "'", in) || !check_ports(caller, in, out, in_sbp))
     return std::vector<Value>(std::max<std::size_t>(8, out.size()), 0);
   Node n;
   n.kind = Node::Kind::actor;
@@ -313,7 +317,7 @@ std::vector<Value> Graph::actor(const std::string& kind, const std::string& name
 }
 
 void Graph::report(const std::string& name, Value v) {
-  if (!may_add("report '" + name + "'", {v}) || !check_program(name, {v})) return;
+  if (!may_add("report '" + name + "'", {v}) || !check_program("'" + name + "'", {v})) return;
   if (is_param(v))
     return fail("report '" + name + "': '" + tensors_[v].name + "' is a parameter; let an actor read and report it");
   Node n;

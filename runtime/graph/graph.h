@@ -14,7 +14,7 @@
 //   Value m = g.param("w.momentum", {32, 64}, Init::constant(0));
 //   Value next_m = g.op("weighted_sum", {m, g.gradient(w)}, {{"a", 0.9}, {"b", 1.0}})[0];
 //   g.next(m, next_m);
-//   g.next(w, g.op("weighted_sum", {w, g.op("multiply", {next_m, g.learning_rate()})[0]}, {{"b", -1.0}})[0]);
+//   g.next(w, g.op("weighted_sum", {w, g.op("scale", {next_m, g.learning_rate()})[0]}, {{"b", -1.0}})[0]);
 //
 // Shapes are those of one microbatch. The compiler decides which places run what: it cuts units into stages; SBP
 // hints on values are optional. The graph keeps its first error, which `status()` returns, and ignores later calls; a
@@ -114,11 +114,11 @@ bool lists_report(const Attrs& attrs, const std::string& name);
 
 /// A value that the update of a step has, or makes: see Graph::next.
 struct UpdateNode {
-  enum class Kind : std::uint8_t { op, gradient, updated, learning_rate, number };
+  enum class Kind : std::uint8_t { op, gradient, updated, learning_rate, number, handed };
   Kind kind = Kind::op;
   std::string op, name;
   Attrs attrs;
-  std::vector<Value> in, out;  ///< `in` of gradient and updated: the parameter
+  std::vector<Value> in, out;  ///< `in` of gradient, updated and handed: the parameter
   std::int32_t program = 0;
 };
 
@@ -216,13 +216,22 @@ class Graph {
   /// The gradient of the step of a parameter that this program trains, f32, clipped: what AdamW would have. Error: no
   /// parameter; in compile(): one that the program does not train.
   Value gradient(Value param);
-  /// What AdamW makes of the parameter: its next version. In compile(): an error where next() makes it.
+  /// The parameter's next version: what AdamW makes of it, or the value that next() is given. In compile(): an error
+  /// where nothing trains or makes it, or where that value is made of this one.
   Value updated(Value param);
+  /// Hands a parameter over to another one of its shape, wherever and however that lies: on other stages, of another
+  /// model, divided along other axes. Version v of `to` is version v - lag of `from`, so that a reader of `to` depends
+  /// on no timing; before there is one, what `to` was initialised with. It is a next() of `to`, of the current program;
+  /// a lag above 1 keeps the versions between as parameters, TO.lag1 and on. The boxing begins with the step, beside
+  /// its passes. Error: as of next(); a lag below 1 (ops that read `from` itself have lag 0).
+  void hand_over(Value from, Value to, std::int64_t lag = 1);
   /// AdamW::lr as the schedule has it in this step (SessionOptions::lr), f32 (1).
   Value learning_rate();
   /// The number of the update of this program, from 1, f32 (1). A void step is none.
   Value update_number();
 
+  /// Fails the graph, as its calls do: for functions that add several nodes. The first error stays.
+  void fail(const std::string& message);
   const Status& status() const { return status_; }
   const kernels::OpSet& ops() const { return *ops_; }
   const std::vector<Node>& nodes() const { return nodes_; }
@@ -251,7 +260,6 @@ class Graph {
  private:
   friend class Differentiator;
   Value add_tensor(std::string name, TensorType type, Rate rate, std::int32_t node);
-  void fail(const std::string& message);
   std::string unique(std::string name);
   /// The unit that a new node belongs to.
   std::int32_t current_unit();

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/graph/graph.h"
 
@@ -32,6 +33,31 @@ Value Graph::gradient(Value param) { return update_value(UpdateNode::Kind::gradi
 Value Graph::updated(Value param) { return update_value(UpdateNode::Kind::updated, "updated", {param}); }
 Value Graph::learning_rate() { return update_value(UpdateNode::Kind::learning_rate, "learning_rate", {}); }
 Value Graph::update_number() { return update_value(UpdateNode::Kind::number, "update_number", {}); }
+
+void Graph::hand_over(Value from, Value to, std::int64_t lag) {
+  if (!may_add("hand_over", {from, to}, true)) return;
+  for (const Value v : {from, to})
+    if (!is_param(v)) return fail("hand_over: '" + tensors_[v].name + "' is no parameter");
+  const std::string name = tensors_[to].name;
+  if (lag < 1)
+    return fail(
+        fmt::format("hand_over of '{}' to '{}' with lag {}: expected 1 or more; ops that read '{}' itself have "
+                    "its version of the step",
+                    tensors_[from].name, name, lag, tensors_[from].name));
+  if (from == to) return fail("hand_over of '" + name + "' to itself");
+  const Node own = nodes_[tensors_[to].node];
+  Value handed = update_value(UpdateNode::Kind::handed, "handed", {from});
+  const std::int32_t unit = std::exchange(unit_, own.unit);
+  const bool needs_unit = std::exchange(needs_unit_, false);
+  for (std::int64_t n = 1; n < lag && status_.ok(); ++n) {
+    const Value between = param(fmt::format("{}.lag{}", name, n), tensors_[to].type.shape, own.init, own.decay);
+    next(between, handed);
+    handed = between;
+  }
+  unit_ = unit;
+  needs_unit_ = needs_unit;
+  next(to, handed);
+}
 
 void Graph::next(Value param, Value value) {
   if (!may_add("next", {param, value}, true)) return;

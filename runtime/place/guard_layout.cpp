@@ -97,6 +97,7 @@ bool needs_guards(const Plan& plan, std::span<const std::int32_t> machines) {
   };
   for (const PlanParam& param : plan.params)
     for (const StatePart part : state_parts) {
+      if (part != StatePart::parameter && !param.has_moments()) continue;
       std::vector<Held> held;
       for (Rank r = 0; r < plan.workers(); ++r) {
         Extent extent = extent_of(plan, param, part, r);

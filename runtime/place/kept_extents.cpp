@@ -9,13 +9,14 @@ KeptExtents::KeptExtents(const Plan& plan, bool guards) : plan_(plan) {
 }
 
 Extent KeptExtents::of(Rank rank, std::int32_t param, StatePart part) const {
+  if (!any(param, part)) return Extent{{{0, 0}}};
   if (!saved_) return extent_of(plan_, plan_.params[static_cast<std::size_t>(param)], part, rank);
-  const auto saved = any(param, part) ? saved_->of(rank, param) : std::nullopt;
+  const auto saved = saved_->of(rank, param);
   return saved ? saved->extent : Extent{{{0, 0}}};
 }
 
 bool KeptExtents::any(std::int32_t param, StatePart part) const {
-  return part == StatePart::parameter || !saved_ || saved_->trained(param);
+  return part == StatePart::parameter || plan_.params[static_cast<std::size_t>(param)].has_moments();
 }
 
 }  // namespace troupe::runtime

@@ -15,7 +15,7 @@ class KeptExtents {
   explicit KeptExtents(const Plan& plan, bool guards = false);
   /// What a rank keeps of a part of a parameter's state; empty: nothing.
   Extent of(Rank rank, std::int32_t param, StatePart part) const;
-  /// Whether any rank keeps some of it: copies have no moments of a parameter that is not trained.
+  /// Whether any rank keeps some of it: there are no moments of a parameter that AdamW does not make.
   bool any(std::int32_t param, StatePart part) const;
 
  private:

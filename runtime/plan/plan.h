@@ -76,6 +76,8 @@ struct PlanParam {
   /// between uses a place keeps its share only: ZeRO 3; and with ZeRO 1 and 2 what only updates read
   bool stored_as_share = false;
   bool by_ops = false;  ///< its next version is made by ops of the update (Graph::next): it has no moments
+  /// Whether AdamW makes its next version.
+  bool has_moments() const { return program >= 0 && !by_ops; }
   /// The tensor that lies in the parameter slots.
   std::int32_t stored() const { return stored_as_share ? share : tensor; }
   bool operator==(const PlanParam&) const = default;

@@ -11,7 +11,7 @@
 
 namespace troupe::runtime {
 
-/// Where an op's argument lies.
+/// Where an op's argument lies. Of an update's op: see update_ops.h.
 struct PlanOperand {
   enum class Where : std::uint8_t { in, out, scratch };
   Where where = Where::scratch;

@@ -27,6 +27,9 @@ class GroupPass {
   GroupPass(PlanDraft& draft, const Segments& segments, const Edges& edges, const ParameterScheme& scheme,
             const ParameterGroup& group, Optimizers& out);
   void run();
+  /// Once the slots of all groups are there: the exchanges that hand parameters over to this one, and the ops of its
+  /// updates.
+  void finish();
 
  private:
   /// Where an optimizer actor on a stage finds the sum that has the gradient of a use: by (stage, tensor of the use).
@@ -71,8 +74,11 @@ class GroupPass {
                           const std::vector<ActorRef>& readers);
 
   // update_ops.cpp
+  /// Adds, for each parameter that is handed over to the group, an exchange that its update actors read. Returns, by
+  /// tensor that arrives, the port where they find it.
+  std::map<std::int32_t, std::int32_t> hand_over();
   /// Gives the ops of the group's updates to its update actors.
-  void add_update_ops();
+  void add_update_ops(const std::map<std::int32_t, std::int32_t>& handed);
 
   // zero_shares.cpp
   /// Adds the tensors that say which share of the group's parameters each dp coordinate updates.

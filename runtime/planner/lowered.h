@@ -43,7 +43,7 @@ struct LoweredUpdateNode {
   UpdateNode::Kind kind = UpdateNode::Kind::op;
   std::string op, name;
   Attrs attrs;
-  std::int32_t param = -1;  ///< gradient: of which parameter, as UpdateValue::param
+  std::int32_t param = -1;  ///< gradient, handed: of which parameter, as UpdateValue::param
   std::vector<UpdateValue> in;
   std::vector<std::int32_t> out;  ///< tensors of the plan
 };

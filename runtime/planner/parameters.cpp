@@ -32,7 +32,9 @@ Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edg
                                          : ".by_ops.whole");
   }
   Optimizers out;
-  for (const auto& [key, group] : groups) GroupPass(draft, segments, edges, scheme, group, out).run();
+  std::vector<GroupPass> passes;
+  for (const auto& [key, group] : groups) passes.emplace_back(draft, segments, edges, scheme, group, out).run();
+  for (GroupPass& pass : passes) pass.finish();
   return out;
 }
 
@@ -68,7 +70,10 @@ void GroupPass::run() {
   if (!trained_) return;
   if (scheme_.updates_shares && !scheme_.stores_shares) gather_updated();
   lead_gradients();
-  add_update_ops();
+}
+
+void GroupPass::finish() {
+  if (!group_.updates.empty()) add_update_ops(hand_over());
 }
 
 void GroupPass::add_optimizer(std::int32_t s, std::set<ActorRef> readers, std::int32_t exponents) {

@@ -123,6 +123,7 @@ void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<Re
       Kind kind;
       std::int32_t program, virtual_stage, mesh;
       Pass pass;
+      Rate rate;  // of exchanges: some gradients may be added in rounds and others once a step
       auto operator<=>(const Turns&) const = default;
     };
     // -> by order -> channels
@@ -135,8 +136,9 @@ void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<Re
       if (c.kind == Kind::gradient)
         if (const auto exchange = c.readers.front().actor; shares_staging(plan, role, role.actors[exchange])) {
           const LoweredNode& n = low.nodes[segments.nodes.at({s, c.writer}).front()];
-          reductions[{c.kind, n.program, n.virtual_stage, n.mesh, role.actors[c.writer].pass}].emplace(
-              std::pair{order[c.writer], exchange}, exchange);
+          reductions[{c.kind, n.program, n.virtual_stage, n.mesh, role.actors[c.writer].pass,
+                      role.actors[exchange].rate}]
+              .emplace(std::pair{order[c.writer], exchange}, exchange);
         }
       if (c.kind == Kind::gradient && c.rate == Rate::microbatch) segment = c.writer;
       // What a user-defined actor has gathered lies in memory of its own: segments of other units may have to act
@@ -149,8 +151,8 @@ void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<Re
       // With one microbatch at a time its backward pass follows its forward pass; in a pipeline, and where microbatches
       // run ahead, they mix. The weights' pass, where it is apart, follows in its own time.
       const bool mixed = draft.in_pipeline(n.virtual_stage) || plan.pipeline.ahead > 0 || c.kind != Kind::gathered;
-      auto& pass =
-          passes[{c.kind, n.program, n.virtual_stage, n.mesh, mixed ? role.actors[segment].pass : Pass::forward}];
+      auto& pass = passes[{c.kind, n.program, n.virtual_stage, n.mesh,
+                           mixed ? role.actors[segment].pass : Pass::forward, c.rate}];
       // All that a unit gathers for one direction is needed together.
       std::pair<std::int32_t, std::int32_t> key{order[segment], 0};
       if (c.kind == Kind::gathered)

@@ -16,8 +16,9 @@ using Where = PlanOperand::Where;
 class UpdateOps {
  public:
   /// `index`: of a parameter (index into Lowered::params) in the update's slot. `in_place`: the slot has one version.
-  UpdateOps(PlanDraft& draft, const ParameterGroup& group, bool in_place)
-      : draft_(draft), group_(group), in_place_(in_place) {}
+  UpdateOps(PlanDraft& draft, const ParameterGroup& group, bool in_place,
+            const std::map<std::int32_t, std::int32_t>& handed)
+      : draft_(draft), group_(group), in_place_(in_place), handed_(handed) {}
 
   std::vector<PlanOp> run() {
     if (in_place_) copy_what_is_overwritten();
@@ -25,7 +26,8 @@ class UpdateOps {
                                        [&](std::size_t p) { return !draft_.plan.params[p].by_ops; });
     if (any_adamw) add(update_ops::adamw, group_.name, {}, {});
     for (const LoweredUpdate* update : group_.updates)
-      for (const LoweredUpdateNode& n : update->nodes) add(*update, n);
+      for (const LoweredUpdateNode& n : update->nodes)
+        if (n.kind != UpdateNode::Kind::handed) add(*update, n);
     for (const LoweredUpdate* update : group_.updates)
       for (const auto& [param, value] : update->makes)
         if (written_.insert(param).second) copy(operand(value), slot(param, Where::out));
@@ -78,7 +80,8 @@ class UpdateOps {
       case UpdateNode::Kind::learning_rate: return update_ops::learning_rate;
       case UpdateNode::Kind::number: return update_ops::number;
       case UpdateNode::Kind::op:
-      case UpdateNode::Kind::updated: break;  // an operand, no op
+      case UpdateNode::Kind::updated:
+      case UpdateNode::Kind::handed: break;  // operands, no ops
     }
     return n.op;
   }
@@ -96,10 +99,13 @@ class UpdateOps {
     return static_cast<std::int32_t>(std::find(all.begin(), all.end(), static_cast<std::size_t>(param)) - all.begin());
   }
   PlanOperand slot(std::int32_t param, Where where) const {
-    return {where, 0, index_of(param), 0, update_ops::part_of(draft_.plan.params[param])};
+    const std::int32_t port = where == Where::in ? update_ops::own_version : 0;
+    return {where, port, index_of(param), 0, update_ops::part_of(draft_.plan.params[param])};
   }
   static PlanOperand scratch(std::int32_t tensor) { return {Where::scratch, 0, 0, 0, tensor}; }
   PlanOperand operand(const UpdateValue& v) const {
+    if (const auto handed = handed_.find(v.tensor); v.param < 0 && handed != handed_.end())
+      return {Where::in, handed->second, 0, 0, v.tensor};
     if (v.param < 0) {
       const auto made = made_.find(v.tensor);
       return made == made_.end() ? scratch(v.tensor) : made->second;
@@ -111,6 +117,7 @@ class UpdateOps {
   PlanDraft& draft_;
   const ParameterGroup& group_;
   const bool in_place_;
+  const std::map<std::int32_t, std::int32_t>& handed_;
   std::vector<PlanOp> ops_;
   std::map<std::int32_t, std::int32_t> before_;  // parameter -> its version before, copied
   std::map<std::int32_t, PlanOperand> made_;     // tensor -> the parameter of the slot that it is
@@ -119,9 +126,33 @@ class UpdateOps {
 
 }  // namespace
 
-void GroupPass::add_update_ops() {
-  if (group_.updates.empty()) return;
-  std::vector<PlanOp> ops = UpdateOps(draft_, group_, !keeps_version_).run();
+std::map<std::int32_t, std::int32_t> GroupPass::hand_over() {
+  std::map<std::int32_t, std::int32_t> ports;
+  for (const LoweredUpdate* update : group_.updates)
+    for (const LoweredUpdateNode& n : update->nodes) {
+      if (n.kind != UpdateNode::Kind::handed) continue;
+      const PlanParam& param = plan().params[n.param];
+      PlanExchange x;
+      x.name = param.name + ".to." + group_.name;
+      x.program = group_.program;
+      x.rate = Rate::step;
+      x.moves.push_back({param.stored(), n.out[0]});
+      std::set<std::int32_t> roles(group_.stages.begin(), group_.stages.end());
+      const auto from = plan().stages_on(plan().tensors[param.stored()].mesh);
+      roles.insert(from.begin(), from.end());
+      const std::int32_t stored = param.stored();
+      for (const auto& [stage, end] : draft_.add_exchange(std::move(x), {roles.begin(), roles.end()}, 0, false)) {
+        if (const auto home = draft_.home(stage, stored)) draft_.add_reader(home->channel, end);
+        if (update_.count(stage) == 0) continue;
+        ports[n.out[0]] = static_cast<std::int32_t>(draft_.at(update_.at(stage)).in.size());
+        add_result(PlanChannel::Kind::activation, {n.out[0]}, end, {update_.at(stage)});
+      }
+    }
+  return ports;
+}
+
+void GroupPass::add_update_ops(const std::map<std::int32_t, std::int32_t>& handed) {
+  std::vector<PlanOp> ops = UpdateOps(draft_, group_, !keeps_version_, handed).run();
   const std::int64_t tensors = place_scratch(draft_, ops);
   std::int64_t own = 0;
   double seconds = 0;

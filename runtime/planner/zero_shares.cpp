@@ -37,6 +37,9 @@ void settle_gradients(PlanDraft& draft, const ParameterScheme& scheme) {
 
 void GroupPass::make_shares() {
   for (auto p : group_.params) {
+    if (const auto& param = low().params[p];
+        param.update >= 0 && param.grads.empty() && elements(plan().tensors[param.tensor].shape) == 1)
+      continue;  // a number that an update keeps: each dp coordinate has it
     PlanTensor share = plan().tensors[low().params[p].tensor];
     share.sbp[dp_axis(plan().meshes[share.mesh])] = Sbp::S(0);
     plan().params[p].share = draft_.add_tensor(share, share.name + ".share");
@@ -54,7 +57,8 @@ void GroupPass::gather_updated() {
   gather.program = group_.program;
   gather.rate = Rate::step;
   for (auto p : group_.params)
-    if (!plan().params[p].stored_as_share) gather.moves.push_back({plan().params[p].share, low().params[p].tensor});
+    if (plan().params[p].share >= 0 && !plan().params[p].stored_as_share)
+      gather.moves.push_back({plan().params[p].share, low().params[p].tensor});
   if (gather.moves.empty()) return;
   for (const auto& [stage, where] : update_)
     draft_.at(where).exchange = static_cast<std::int32_t>(plan().exchanges.size());

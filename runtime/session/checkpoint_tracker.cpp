@@ -61,11 +61,12 @@ Expected<SumState> sums_of(const checkpoint::Manifest& m, const Plan& plan) {
     const std::string& name = plan.programs[static_cast<std::size_t>(p)].name;
     if (sums.programs.count(name) > 0) continue;
     const bool trained = std::any_of(plan.params.begin(), plan.params.end(), [&](const PlanParam& param) {
-      return param.program == p && m.find(param.name, checkpoint::TensorKind::first_moment) != nullptr;
+      return param.program == p &&
+             (param.by_ops || m.find(param.name, checkpoint::TensorKind::first_moment) != nullptr);
     });
     if (trained && !m.programs.empty())
-      return invalid("the checkpoint has moments of parameters that program '" + name +
-                     "' trains, and counts the updates of programs " + known + ": call the program as it was called");
+      return invalid("the checkpoint has what the updates of program '" + name +
+                     "' keep, and counts the updates of programs " + known + ": call the program as it was called");
     sums.programs[name] = trained ? UpdateCount{sums.updates, sums.void_steps} : UpdateCount{};
   }
   return sums;

@@ -68,12 +68,20 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
           there[axis] = wanted;
           return same_layout(t.sbp, there, t.shape, plan.meshes[t.mesh]);
         };
-        auto fits = [&](const kernels::Signature& row) {
+        const auto lie = [&](const kernels::Signature& row) {
           for (std::size_t i = 0; i < op.in.size(); ++i)
             if (!lies(op.in[i], row.in[i])) return false;
           for (std::size_t o = 0; o < op.out.size(); ++o)
             if (!lies(op.out[o], row.out[o])) return false;
           return true;
+        };
+        const auto fits = [&](const kernels::Signature& row) {
+          if (lie(row)) return true;
+          for (std::size_t i = 0; update && i < op.in.size(); ++i)
+            if (const auto times = update_ops::times_of(row.in[i], plan.tensors[op.in[i].tensor].sbp[axis]);
+                times > 1 && lie(update_ops::in_units(row, times)))
+              return true;
+          return false;
         };
         if (std::none_of(legal.begin(), legal.end(), fits))
           return invalid(name + "(" + op.op + ") has arguments on axis " + mesh.axes[axis].name +

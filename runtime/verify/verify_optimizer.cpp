@@ -55,7 +55,8 @@ Status OptimizerCheck::check_gather(const PlanActor& a) const {
   const PlanExchange& x = plan_.exchanges[a.exchange];
   std::set<std::pair<std::int32_t, std::int32_t>> own, moved;
   for (const auto& ref : a.params)
-    if (among(ref.param, plan_.params.size()) && !plan_.params[ref.param].stored_as_share)
+    if (among(ref.param, plan_.params.size()) && !plan_.params[ref.param].stored_as_share &&
+        !(plan_.params[ref.param].by_ops && plan_.params[ref.param].share < 0))
       own.insert({plan_.params[ref.param].share, plan_.params[ref.param].tensor});
   for (const auto& m : x.moves) moved.insert({m.from, m.to});
   if (x.rate != a.rate || x.program != a.program || own.empty() || own != moved || moved.size() != x.moves.size())

@@ -163,8 +163,10 @@ class RoleCheck : private StageView {
              o.offset >= 0 && o.offset % tensor_alignment == 0 &&
              o.offset <= a.op_scratch_offset - local_bytes(o.tensor);
     if (o.where > PlanOperand::Where::scratch) return false;
-    if (update) {  // a parameter of its own
-      if (o.port != 0 || !among(o.index, a.params.size()) || !among(a.params[o.index].param, plan_.params.size()))
+    if (update &&
+        (o.where == PlanOperand::Where::out || o.port == update_ops::own_version)) {  // a parameter of its own
+      if ((o.where == PlanOperand::Where::out && o.port != 0) || !among(o.index, a.params.size()) ||
+          !among(a.params[o.index].param, plan_.params.size()))
         return false;
       return update_ops::part_of(plan_.params[a.params[o.index].param]) == o.tensor;
     }

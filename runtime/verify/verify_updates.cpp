@@ -43,15 +43,27 @@ class UpdateCheck : private StageView {
     TROUPE_TRY(check_own(op, name));
     for (const PlanOperand& o : op.in) {
       if (o.where == Where::scratch) continue;
+      if (o.where == Where::in && o.port != update_ops::own_version) {
+        if (in(a_, o.port).kind == PlanChannel::Kind::activation) continue;
+        return refuse(name + "reads channel '" + in(a_, o.port).name + "', which hands nothing over");
+      }
       const PlanParam& p = param(o.index);
       if (o.where == Where::out && (p.by_ops ? made_.count(o.index) == 0 : !adamw_))
         return refuse(name + "reads the next version of parameter '" + p.name + "' before it is made");
       if (o.where == Where::in && in_place_ && (p.by_ops ? made_.count(o.index) > 0 : adamw_))
         return refuse(name + "reads parameter '" + p.name + "' as it was, and the next version lies there already");
     }
+    for (const auto* side : {&op.in, &op.out})
+      for (const PlanOperand& o : *side)
+        for (const Sbp& sbp : plan_.tensors[o.tensor].sbp)
+          if (sbp.is_partial())
+            return refuse(name + "has the partial sum '" + plan_.tensors[o.tensor].name +
+                          "', and an update adds none up");
     for (const PlanOperand& o : op.out) {
       if (o.where == Where::scratch) continue;
       const PlanParam& p = param(o.index);
+      if (in_place_ && op.op != update_ops::copy)
+        return refuse(name + "writes parameter '" + p.name + "' where it still lies as it was: copies alone do");
       if (!p.by_ops) return refuse(name + "makes parameter '" + p.name + "', which AdamW makes");
       if (!made_.insert(o.index).second) return refuse(name + "makes parameter '" + p.name + "' once more");
     }

@@ -212,6 +212,12 @@ actors::UpdateOps Worker::Impl::bind_update_ops(const LocalActor& a) {
     b.view = view(o.tensor);
     b.offset = o.offset;
     if (o.where == PlanOperand::Where::scratch) return b;
+    b.port = o.port;
+    if (o.where == PlanOperand::Where::in && o.port != update_ops::own_version) {
+      b.where = actors::Operand::Where::in;
+      b.offset = plan_channel(a.in[o.port]).offsets[o.index];
+      return b;
+    }
     b.where = o.where == PlanOperand::Where::in ? actors::Operand::Where::in : actors::Operand::Where::out;
     const PlanParam& p = plan.params[pa.params[o.index].param];
     b.offset = plan_channel(a.out[0]).offsets[pa.params[o.index].index];
@@ -220,6 +226,7 @@ actors::UpdateOps Worker::Impl::bind_update_ops(const LocalActor& a) {
     return b;
   };
   actors::UpdateOps ops;
+  if (!env.run_kernels) return ops;  // they would work on what no op has made
   for (const PlanOp& op : pa.ops) {
     actors::UpdateOps::Step step;
     if (const auto kind = own.find(op.op); kind != own.end()) step.kind = kind->second;

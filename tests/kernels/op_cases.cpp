@@ -33,6 +33,9 @@ void second_update(const OpCase&, std::vector<Tensor>& in) {
   *in[5].as<float>() = 2;
 }
 
+void first_update(const OpCase&, std::vector<Tensor>& in) { *in[2].as<float>() = 1; }
+void later_update(const OpCase&, std::vector<Tensor>& in) { *in[2].as<float>() = 3; }
+
 std::vector<OpCase> build() {
   namespace r = reference;
   using N = std::int64_t;
@@ -168,8 +171,8 @@ std::vector<OpCase> build() {
        r::weighted_sum},
       {"weighted_sum, no weights", "weighted_sum", {f({99, 129}), f({99, 129})}, {}, 0, 1, r::weighted_sum},
       {"multiply", "multiply", {f({3, 7, 29}), f({3, 7, 29})}, {}, 0, 1, r::multiply},
-      {"multiply, a number", "multiply", {f({3, 7, 29}), f({1})}, {}, 0, 1, r::multiply},
-      {"multiply, two numbers", "multiply", {f({1}), f({1})}, {}, 0, 1, r::multiply},
+      {"scale", "scale", {f({3, 7, 29}), f({1})}, {}, 0, 1, r::multiply},
+      {"scale, a number", "scale", {f({1}), f({1})}, {}, 0, 1, r::multiply},
       {"adamw",
        "adamw",
        {f({3, 70, 29}), f({3, 70, 29}), f({3, 70, 29}), f({3, 70, 29}), f({1}), f({1})},
@@ -179,6 +182,24 @@ std::vector<OpCase> build() {
        r::adamw,
        true,
        second_update},
+      {"running_average, first",
+       "running_average",
+       {f({3, 7, 29}), f({3, 7, 29}), f({1})},
+       {{"decay", 0.75}},
+       0,
+       1,
+       r::running_average,
+       true,
+       first_update},
+      {"running_average",
+       "running_average",
+       {f({3, 7, 29}), f({3, 7, 29}), f({1})},
+       {{"decay", 0.75}},
+       0,
+       1,
+       r::running_average,
+       true,
+       later_update},
       {"orthogonalize, wide", "orthogonalize", {f({7, 29})}, {}, 0, 1, r::orthogonalize},
       {"orthogonalize, tall", "orthogonalize", {f({70, 9})}, {{"steps", N{3}}}, 0, 1, r::orthogonalize},
       {"accumulate", "accumulate", {f({3, 7, 29})}, {}, 0, 1, r::accumulate},

@@ -182,6 +182,13 @@ Values adamw(const OpCase& c, const Values& in) {
   return {w, m, v};
 }
 
+Values running_average(const OpCase& c, const Values& in) {
+  Vec y = in[1];
+  const double decay = c.attrs.real("decay");
+  for (std::size_t i = 0; in[2][0] > 1 && i < y.size(); ++i) y[i] = decay * in[0][i] + (1 - decay) * in[1][i];
+  return {y};
+}
+
 /// p(x) = a x + b x x^T x + c x x^T x x^T x, again and again, of x over its Frobenius norm.
 Values orthogonalize(const OpCase& c, const Values& in) {
   const auto M = c.dim(0, 0), N = c.dim(0, 1);

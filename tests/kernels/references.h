@@ -26,6 +26,7 @@ Values add(const OpCase&, const Values&);
 Values weighted_sum(const OpCase&, const Values&);
 Values multiply(const OpCase&, const Values&);
 Values adamw(const OpCase&, const Values&);
+Values running_average(const OpCase&, const Values&);
 Values orthogonalize(const OpCase&, const Values&);
 Values accumulate(const OpCase&, const Values&);
 Values relu(const OpCase&, const Values&);

@@ -257,7 +257,7 @@ TEST_CASE(
   CHECK(counts(compiled(nets({large}), one_place())).empty());
   m.programs = {{"other", 5, 0}};
   CHECK(sums_of(m, both).status().message() ==
-        "the checkpoint has moments of parameters that program 'large' trains, and counts the updates of programs "
+        "the checkpoint has what the updates of program 'large' keep, and counts the updates of programs "
         "'other': call the program as it was called");
   m.programs = {{"large", 7, 0}, {"other", 5, 0}};
   CHECK(counts(both) == Counts{{"large", {7, 0}}, {"other", {5, 0}}, {"small", {0, 0}}});

@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <filesystem>
+#include <functional>
+#include <map>
 
 #include "checkpoint/catalog.h"
 #include "devices/files/file_storage.h"
@@ -186,11 +188,11 @@ Graph regression() {
   return g;
 }
 
-void check_near(const FinalParameter& have, const std::vector<double>& want) {
+void check_near(const FinalParameter& have, const std::vector<double>& want, double epsilon = 1e-5) {
   REQUIRE(have.values.size() == want.size());
   for (std::size_t i = 0; i < want.size(); ++i) {
     CAPTURE(i);
-    CHECK(static_cast<double>(have.values[i]) == doctest::Approx(want[i]).epsilon(1e-5));
+    CHECK(static_cast<double>(have.values[i]) == doctest::Approx(want[i]).epsilon(epsilon));
   }
 }
 
@@ -232,6 +234,176 @@ TEST_CASE("momentum as ops, clipped, makes in 20 steps what it makes in float64"
       CHECK(out.job.parameters.at("lr").values == std::vector<float>{static_cast<float>(0.1 / steps)});
       CHECK(out.job.parameters.at("number").values == std::vector<float>{steps});
     }
+}
+
+TEST_CASE("under tp, what an update keeps lies as what it is made of: gradients, versions, chains of them") {
+  using R = Regression;
+  Graph g = regression();
+  const Shape shape = {R::out, R::in};
+  const Value w = g.param("w", shape, Init::constant(0.25f));
+  g.require(w, {Sbp::S(0), Sbp::B()});
+  std::vector<Value> chain;
+  for (const char* name : {"third", "second", "first"}) chain.push_back(g.param(name, shape, Init::constant(0)));
+  g.next(chain[0], chain[1]);
+  g.next(chain[1], chain[2]);
+  g.next(chain[2], g.updated(w));
+  const SessionOptions session = session_of(5, {"w", "w.momentum", "gradient", "before", "third", "second", "first"});
+  const SimOutcome one = trained(compiled(g, on({1}, 1, 0)), session);
+  for (const std::int64_t tp : {2, 3})
+    for (const std::int32_t zero : {0, 1, 3}) {
+      const Plan p = compiled(g, on({2}, tp, zero, zero == 1));
+      for (const PlanParam& param : p.params) {
+        CAPTURE(param.name);
+        CHECK(p.tensors[param.tensor].sbp[0].is_split() == (param.name != "lr" && param.name != "number"));
+        if (param.name == "number") CHECK(param.share == -1);
+      }
+      const SimOutcome out = trained(p, session);
+      const auto value = [&](const char* name) { return out.job.parameters.at(name).values; };
+      for (const auto& [name, parameter] : one.job.parameters)
+        check_near(out.job.parameters.at(name), {parameter.values.begin(), parameter.values.end()});
+      CHECK(value("first") == value("w"));
+      CHECK(value("second") == value("before"));
+    }
+  Graph required = regression();
+  required.require(required.param("w", shape, Init::constant(0.25f)), {Sbp::S(0), Sbp::B()});
+  required.require(required.param("w.momentum", shape, Init::constant(0)), {Sbp::S(1), Sbp::B()});
+  const auto refused = compile(required, on({1}, 2, 0));
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.status().message().find("no row of op 'w.update' (weighted_sum) has its arguments so") !=
+        std::string::npos);
+}
+
+namespace {
+
+/// One matrix, trained by `update` on the data of Regression, without clipping, for so many steps.
+SimOutcome train_one(const std::function<void(Graph&, Value)>& update, std::int64_t steps,
+                     std::vector<std::string> wanted, std::int64_t dp = 1, std::int32_t zero = 0) {
+  using R = Regression;
+  Graph g(ops());
+  g.program("train", {R::microbatches, R::rows});
+  const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {R::rows, R::in}}}}, {{"stream", std::string("x")}})[0];
+  const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {R::rows, R::out}}}}, {{"stream", std::string("t")}})[0];
+  const Value w = g.param("w", {R::out, R::in}, Init::constant(0.25f));
+  g.minimize(g.op("mse_loss", {g.op("linear", {x, w})[0], t}, {{"scale", R::scale}})[0], {});
+  update(g, w);
+  SessionOptions session = session_of(steps, std::move(wanted));
+  session.clip = 0;
+  session.lr = [](std::int64_t) { return 0.05; };
+  return trained(compiled(g, on({dp}, 1, zero)), session);
+}
+
+}  // namespace
+
+TEST_CASE("momentum of Nesterov with decay, its average, and Muon make in steps what they make in float64") {
+  constexpr std::int64_t steps = 12;
+  constexpr double lr = 0.05;
+  Regression r;
+  r.w.assign(r.w.size(), 0.25);
+  std::vector<double> m(r.w.size()), mean;
+  for (std::int64_t s = 0; s < steps; ++s) {
+    const auto g = r.gradient(s);
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      const double decayed = g[i] + 0.1 * r.w[i];
+      m[i] = 0.8 * m[i] + decayed;
+      r.w[i] -= 2 * lr * (decayed + 0.8 * m[i]);
+    }
+    if (s == 0) mean = r.w;
+    for (std::size_t i = 0; i < g.size(); ++i) mean[i] = 0.7 * mean[i] + 0.3 * r.w[i];
+  }
+  const auto nesterov = [](Graph& g, Value w) {
+    keep_average(g, w, 0.7);  // before it is said what makes w
+    use_momentum(g, w, {.momentum = 0.8, .weight_decay = 0.1, .nesterov = true, .lr_scale = 2});
+  };
+  for (const std::int32_t zero : {0, 1, 3}) {
+    const SimOutcome out = train_one(nesterov, steps, {"w", "w.momentum", "w.average"}, 2, zero);
+    check_near(out.job.parameters.at("w"), r.w);
+    check_near(out.job.parameters.at("w.momentum"), m);
+    check_near(out.job.parameters.at("w.average"), mean);
+  }
+
+  Regression muon;
+  muon.w.assign(muon.w.size(), 0.25);
+  std::fill(m.begin(), m.end(), 0.0);
+  constexpr std::int64_t rows = Regression::out, cols = Regression::in;
+  for (std::int64_t s = 0; s < steps; ++s) {
+    const auto g = muon.gradient(s);
+    std::vector<double> x(g.size());
+    double squares = 0;
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      m[i] = 0.95 * m[i] + 0.05 * g[i];
+      x[i] = 0.95 * m[i] + 0.05 * g[i];
+      squares += x[i] * x[i];
+    }
+    for (double& v : x) v /= std::sqrt(squares);
+    for (int step = 0; step < 4; ++step) {
+      const auto times_gram = [&](const std::vector<double>& y) {  // x x^T y
+        std::vector<double> out(y.size());
+        for (std::int64_t i = 0; i < rows; ++i)
+          for (std::int64_t k = 0; k < rows; ++k) {
+            double dot = 0;
+            for (std::int64_t j = 0; j < cols; ++j) dot += x[i * cols + j] * x[k * cols + j];
+            for (std::int64_t j = 0; j < cols; ++j) out[i * cols + j] += dot * y[k * cols + j];
+          }
+        return out;
+      };
+      const auto third = times_gram(x), fifth = times_gram(third);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = 3.4445 * x[i] - 4.7750 * third[i] + 2.0315 * fifth[i];
+    }
+    for (std::size_t i = 0; i < g.size(); ++i) muon.w[i] -= lr * (x[i] + 0.1 * muon.w[i]);
+  }
+  for (const std::int32_t zero : {0, 1, 2, 3}) {
+    const SimOutcome out = train_one([](Graph& g, Value w) { use_muon(g, w, {.steps = 4}); }, steps,
+                                     {"w", "w.momentum"}, 2, zero);
+    check_near(out.job.parameters.at("w"), muon.w, 1e-4);
+    check_near(out.job.parameters.at("w.momentum"), m, 1e-4);
+  }
+}
+
+TEST_CASE("an evaluation reads an average, and a program that trains has updates of its own, numbered by itself") {
+  Graph g(ops());
+  const Shape shape = {8, 6};
+  const auto data = [&](const std::string& name, std::int64_t width) {
+    return g.actor("data", name, {}, {{"x", {DType::f32, {2, width}}}}, {{"stream", name.substr(0, 1)}})[0];
+  };
+  g.program("train", {4, 2});
+  const Value w = g.param("w", shape, Init::normal(0.3f));
+  const auto loss = [&](Value of, const std::string& which) {
+    return g.op("mse_loss", {g.op("linear", {data("x" + which, 6), of})[0], data("t" + which, 8)}, {{"scale", 0.1}})[0];
+  };
+  g.minimize(loss(w, ""), {});
+  use_momentum(g, w, {.momentum = 0.5});
+  const Value average = keep_average(g, w, 0.5);
+  g.next(g.param("train.number", {1}, Init::constant(0)), g.update_number());
+  g.program("critic", {3, 2});
+  const Value v = g.param("v", shape, Init::normal(0.3f));
+  g.minimize(loss(v, "critic"), {});
+  use_adamw(g, v);
+  g.next(g.param("critic.number", {1}, Init::constant(0)), g.update_number());
+  g.next(g.param("critic.lr", {1}, Init::constant(0)), g.learning_rate());
+  g.program("evaluate", {2, 2});
+  g.report("eval_loss", loss(average, "evaluate"));
+  std::map<std::int64_t, double> first;
+  const auto run = [&](const Plan& p) {
+    std::map<std::int64_t, double> evaluated;
+    SessionOptions session = session_of(5, {"w", "w.average", "v", "train.number", "critic.number", "critic.lr"});
+    session.sums = SumState{};
+    session.sums->scales["w"] = {60, 0};  // its first step is void
+    session.programs["critic"] = {.clip = 0, .loss_divisor = 1, .lr = [](std::int64_t) { return 3e-3; }};
+    session.readers = [](std::int64_t) { return std::vector<std::string>{"evaluate"}; };
+    session.on_closed = [&](const std::string&, std::int64_t step, const std::vector<Report>& reports) {
+      for (const Report& report : reports) evaluated[step] += report.values[0];
+    };
+    SimOutcome out = trained(p, session);
+    CHECK(out.job.parameters.at("train.number").values == std::vector<float>{4});
+    CHECK(out.job.parameters.at("critic.number").values == std::vector<float>{5});
+    CHECK(out.job.parameters.at("critic.lr").values == std::vector<float>{3e-3f});
+    if (first.empty()) first = evaluated;
+    CHECK(evaluated == first);
+    return out;
+  };
+  const SimOutcome one = run(compiled(g, on({1}, 1, 0)));
+  CHECK(first.at(0) != first.at(3));
+  for (const std::int32_t zero : {0, 1, 2, 3}) check_same(one, run(compiled(g, on({2}, 1, zero, zero == 2))));
 }
 
 TEST_CASE("a void step makes no next version, and is no update") {
@@ -298,7 +470,7 @@ TEST_CASE("an op that mixes rows has its parameters whole at each dp coordinate,
               down = own.param("down", down_shape, Init::normal(0.2f));
   x = own.op("linear", {own.op("relu", {own.op("linear", {x, up})[0]})[0], down})[0];
   own.minimize(own.op("mse_loss", {x, t}, {{"scale", 1.0 / 16}})[0], {});
-  const Value step = own.op("multiply", {own.op("center", {own.gradient(up)})[0], own.learning_rate()})[0];
+  const Value step = own.op("scale", {own.op("center", {own.gradient(up)})[0], own.learning_rate()})[0];
   own.next(up, own.op("weighted_sum", {up, step}, {{"b", -1.0}})[0]);
   const SessionOptions session = session_of(3, {"up", "down"});
   const SimOutcome one = trained(compiled(own, on({1}, 1, 0)), session, {}, set);
@@ -447,4 +619,36 @@ TEST_CASE("AdamW as an op of an update has the bits of AdamW, with hyperparamete
   for (const std::int64_t dp : {1, 3})
     for (const std::int32_t zero : {0, 2})
       check_same(built_in, trained(compiled(build(true), on({dp}, 1, zero)), session));
+}
+
+TEST_CASE("Muon on some layers, AdamW or momentum on others: the bits of one place at any ZeRO stage") {
+  for (const std::string kinds : {"maa", "ama", "aam", "mms", "sma"}) {
+    Graph g(ops());
+    g.program("train", {6, 2});
+    g.unit("in");
+    Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 8}}}}, {{"stream", std::string("x")}})[0];
+    const Value t = x;
+    std::vector<Value> weights;
+    std::vector<std::string> wanted;
+    for (const char kind : kinds) {
+      wanted.push_back("w" + std::to_string(weights.size()));
+      g.unit("layer" + std::to_string(weights.size()));
+      weights.push_back(g.param(wanted.back(), {8, 8}, Init::normal(0.3f)));
+      x = g.op("relu", {g.op("linear", {x, weights.back()})[0]})[0];
+      REQUIRE(std::string("ams").find(kind) != std::string::npos);
+    }
+    g.unit("out");
+    g.minimize(g.op("mse_loss", {x, t}, {{"scale", 0.1}})[0], {});
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      if (kinds[i] == 'm') use_muon(g, weights[i]);
+      if (kinds[i] == 's') use_momentum(g, weights[i]);
+    }
+    const SimOutcome one = trained(compiled(g, on({1}, 1, 0)), session_of(3, wanted));
+    for (const std::int32_t zero : {0, 1, 2, 3})
+      for (const auto& dp : std::vector<std::vector<std::int64_t>>{{2}, {4}, {2, 1}}) {
+        CAPTURE(kinds);
+        CAPTURE(zero);
+        check_same(one, trained(compiled(g, on(dp, 1, zero, zero == 2)), session_of(3, wanted)));
+      }
+  }
 }
