@@ -9,8 +9,10 @@
 #include <functional>
 #include <map>
 
+#include "runtime/compile/compile.h"
 #include "runtime/graph/optimizers.h"
 #include "runtime/launch/app.h"
+#include "runtime/launch/sim_run.h"
 
 using namespace troupe;
 using namespace troupe::runtime;

@@ -14,6 +14,7 @@
 #include "runtime/launch/app.h"
 #include "runtime/place/local_plan.h"
 #include "runtime/plan/plan_io.h"
+#include "runtime/search/shapes.h"
 #include "tests/runtime/compiled.h"
 #include "tests/runtime/mlp.h"
 
@@ -651,4 +652,74 @@ TEST_CASE("Muon on some layers, AdamW or momentum on others: the bits of one pla
         check_same(one, trained(compiled(g, on(dp, 1, zero, zero == 2)), session_of(3, wanted)));
       }
   }
+}
+
+TEST_CASE("a place is lost for good: what updates keep is divided anew over the places that are left, bit for bit") {
+  const Graph g = mixed();
+  int lost = 0;
+  for (const std::int32_t zero : {0, 1, 2, 3}) {
+    const Plan p = compiled(g, on({3}, 1, zero, true));
+    const SimOutcome whole = trained(p, session_of(5));
+    for (std::int64_t at = 80; at < whole.run.events; at += whole.run.events / 5) {
+      SimClusterOptions cluster;
+      cluster.seed = static_cast<std::uint64_t>(at);
+      cluster.recovers = true;
+      cluster.stall_s = 120;
+      cluster.faults = {{.at_event = at, .place = static_cast<Rank>(at % p.workers())}};
+      cluster.replan = [&](const Plan&, std::int64_t places) -> Expected<ChosenPlan> {
+        return same_shape(compiled(g, on({places}, 1, zero, true)));
+      };
+      const SimOutcome one = trained(p, session_of(5), cluster);
+      lost += static_cast<int>(one.job.incidents.size());
+      check_same(whole, one);
+    }
+  }
+  CHECK(lost >= 16);
+}
+
+TEST_CASE("a target network, a mask, noise and one value for two parameters: the bits of one place on any mesh") {
+  Graph g(ops());
+  const Shape shape = {8, 6};
+  g.program("train", {4, 2});
+  const auto data = [&](const std::string& name, std::int64_t width) {
+    return g.actor("data", name, {}, {{"x", {DType::f32, {2, width}}}}, {{"stream", name}})[0];
+  };
+  const Value w = g.param("w", shape, Init::normal(0.3f)), target = g.param("target", shape, Init::normal(0.3f));
+  const Value x = data("x", 6);
+  const Value y = g.op("add", {g.op("linear", {x, w})[0], g.op("linear", {x, target})[0]})[0];
+  g.minimize(g.op("mse_loss", {y, data("t", 8)}, {{"scale", 0.1}})[0], {}, {w});
+  g.next(target, g.op("weighted_sum", {target, g.updated(w)}, {{"a", 0.9}, {"b", 0.1}})[0]);
+  // Gradients under a mask, a fifth of them left out at random.
+  const Value mask = g.param("mask", shape, Init::constant(0.5f));
+  const Value masked = g.op("dropout", {g.op("multiply", {g.gradient(w), mask})[0]}, {{"p", 0.2}})[0];
+  g.next(w, g.op("weighted_sum", {w, masked}, {{"b", -0.1}})[0]);
+  const Value first = g.param("first", shape, Init::constant(0)), second = g.param("second", shape, Init::constant(0)),
+              still = g.param("still", shape, Init::constant(3));
+  g.next(first, masked);
+  g.next(second, masked);
+  g.next(still, still);
+  const std::vector<std::string> wanted = {"w", "target", "mask", "first", "second", "still"};
+  const SimOutcome one = trained(compiled(g, on({1}, 1, 0)), session_of(4, wanted));
+  const auto value = [&](const SimOutcome& of, const char* name) { return of.job.parameters.at(name).values; };
+  CHECK(value(one, "mask") == std::vector<float>(48, 0.5f));
+  CHECK(value(one, "still") == std::vector<float>(48, 3.0f));
+  CHECK(value(one, "first") == value(one, "second"));
+  const auto zeros_of = [](const std::vector<float>& of) {
+    std::vector<bool> zeros;
+    for (const float v : of) zeros.push_back(v == 0);
+    return zeros;
+  };
+  const auto dropped = zeros_of(value(one, "first"));
+  const auto count = std::count(dropped.begin(), dropped.end(), true);
+  CHECK(count > 2);
+  CHECK(count < 24);
+  const SimOutcome before = trained(compiled(g, on({1}, 1, 0)), session_of(3, wanted));
+  CHECK(zeros_of(value(before, "first")) != dropped);
+  for (std::size_t i = 0; i < 48; ++i)
+    CHECK(value(one, "target")[i] ==
+          doctest::Approx(0.9 * value(before, "target")[i] + 0.1 * value(one, "w")[i]).epsilon(1e-6));
+  for (const bool keeps : {false, true})
+    for (const std::int32_t zero : {0, 1, 2, 3})
+      for (const std::int64_t dp : {2, 3})
+        check_same(one, trained(compiled(g, on({dp}, 1, zero, keeps)), session_of(4, wanted)));
 }
