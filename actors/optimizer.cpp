@@ -80,11 +80,15 @@ Status UpdateBody::run(const ActContext& c, Parallel& par) {
   std::byte* to = params_.at(c.act.out[0].slot);
   Act act{c, {}, own_port_ < 0 ? to : in_[own_port_].at(c.act.in[own_port_].token.slot), to, par};
   if (!parts_.empty()) std::memcpy(&act.commit, payload + commit_ * sizeof act.commit, sizeof act.commit);
-  if (!act.commit.void_step)
+  const auto take_steps = [&]() -> Status {
     for (const UpdateOps::Step& step : ops_.steps) {
+      if (act.commit.void_step && !step.always) continue;
       if (step.kind != UpdateOps::Kind::adamw && par.stopping()) return stopped();
       TROUPE_TRY(run(step, act));
     }
+    return {};
+  };
+  if (!act.commit.void_step) TROUPE_TRY(take_steps());
   for (const auto& part : parts_) {
     if (par.stopping()) return stopped();
     const auto n = part.extent.elements();
@@ -96,7 +100,7 @@ Status UpdateBody::run(const ActContext& c, Parallel& par) {
     std::memcpy(act.to + part.exponent_offset,
                 payload + commits_ * sizeof act.commit + part.index * sizeof(std::int32_t), sizeof(std::int32_t));
   }
-  return {};
+  return act.commit.void_step ? take_steps() : Status();
 }
 
 Status UpdateBody::run_adamw(const Act& act) const {

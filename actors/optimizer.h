@@ -60,6 +60,7 @@ struct UpdateOps {
     Kind kind = Kind::op;
     std::size_t part = 0;  ///< gradient: of which part
     BoundOp op;
+    bool always = false;  ///< in void steps, too
   };
   std::vector<Step> steps;  ///< none: AdamW makes all parts
   std::byte* scratch = nullptr;

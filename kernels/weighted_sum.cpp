@@ -10,9 +10,12 @@ Status weighted_sum_gradient(GradContext& g) {
   if (g.grad_out(0) == no_value) return {};
   const char* weight_of[] = {"a", "b"};
   for (int i = 0; i < 2; ++i)
-    if (g.needs_grad(i))
-      g.grad_in(i, g.emit("weighted_sum", {g.grad_out(0), g.grad_out(0)},
-                          {{"a", g.attrs().real(weight_of[i], 1)}, {"b", 0.0}})[0]);
+    if (g.needs_grad(i)) {
+      Attrs attrs = only(g.attrs(), {"unit"});
+      attrs.set("a", g.attrs().real(weight_of[i], 1));
+      attrs.set("b", 0.0);
+      g.grad_in(i, g.emit("weighted_sum", {g.grad_out(0), g.grad_out(0)}, std::move(attrs))[0]);
+    }
   return {};
 }
 

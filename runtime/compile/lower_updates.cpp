@@ -261,6 +261,9 @@ class UpdateLowering {
       if (const UpdateNode* n = maker(g_, v)) read.push_back(n);
     });
     for (const UpdateNode* n : read) {
+      if (n->program != linked_.program)
+        return invalid("next version of '" + name + "' of program '" + program + "' reads '" + n->name +
+                       "' of program '" + g_.programs()[n->program] + "': programs share parameters only");
       if (n->kind == Kind::handed && param_index(n->in[0]) == std::ssize(low_.params))
         return invalid("next version of '" + name + "': parameter '" + g_.tensors()[n->in[0]].name +
                        "', which is handed over, is read by no op and made by none");
@@ -298,8 +301,9 @@ class UpdateLowering {
           axis.fix(v, (*hint)[a]);
         }
       }
-      if (dp) update_.by_rows = rows && axis.search();
-      else if (!axis.search()) return refuse(axis, mesh.axes[a].name, a);
+      const bool fits = (rows || !dp) && axis.search();
+      if (dp) update_.by_rows = fits;
+      if (!fits && (!dp || axis.gave_up())) return refuse(axis, mesh.axes[a].name, a);
       if (!dp)
         for (const Value v : linked_.params) plan_.tensors[layouts_.home[v]].sbp[a] = axis.at(v);
       axes_.emplace(a, std::move(axis));

@@ -205,13 +205,13 @@ class Graph {
 
   /// Version v + 1 of a parameter is `value`, which ops make of version v of parameters, of the gradients of step v,
   /// and of what the calls below return: op() of such values only is an op of the update, once a step, behind the
-  /// commit; a void step keeps version v. AdamW leaves the parameter alone, be it trained or not. It is saved,
-  /// restored, divided and healed as other parameters are; it has no moments. Parameters that one of these ops joins
-  /// are updated together: they lie on the same stages; along model axes they lie as microbatches read them, and those
-  /// that no op of a microbatch reads as the ops of the update ask. Where each of these ops keeps rows (indices of dim
-  /// 0) apart, ZeRO divides them as it divides what AdamW updates; else each dp coordinate has them whole and makes the
-  /// same update. Error: no parameter; a value that no op of an update makes, or of another shape or program; a
-  /// parameter twice. In compile(): a program that does not train; layouts that none of an op's rows has.
+  /// commit; a void step of the program keeps version v. AdamW leaves the parameter alone, be it trained or not. It is
+  /// saved, restored, divided and healed as other parameters are; it has no moments. Parameters that one of these ops
+  /// joins are updated together: they lie on the same stages; along model axes they lie as microbatches read them, and
+  /// those that no op of a microbatch reads as the ops of the update ask. Where each of these ops keeps rows (indices
+  /// of dim 0) apart, ZeRO divides them as it divides what AdamW updates; else each dp coordinate has them whole and
+  /// makes the same update. Error: no parameter; a value that no op of an update makes, or of another shape or program;
+  /// a parameter twice. In compile(): a program that does not train; layouts that none of an op's rows has.
   void next(Value param, Value value);
   /// The gradient of the step of a parameter that this program trains, f32, clipped: what AdamW would have. Error: no
   /// parameter; in compile(): one that the program does not train.
@@ -223,7 +223,8 @@ class Graph {
   /// model, divided along other axes. Version v of `to` is version v - lag of `from`, so that a reader of `to` depends
   /// on no timing; before there is one, what `to` was initialised with. It is a next() of `to`, of the current program;
   /// a lag above 1 keeps the versions between as parameters, TO.lag1 and on. The boxing begins with the step, beside
-  /// its passes. Error: as of next(); a lag below 1 (ops that read `from` itself have lag 0).
+  /// its passes. A void step hands over, too. Error: as of next(); a lag below 1 (ops that read `from` itself have lag
+  /// 0) or above 1000; a parameter that is called TO.lag1.
   void hand_over(Value from, Value to, std::int64_t lag = 1);
   /// AdamW::lr as the schedule has it in this step (SessionOptions::lr), f32 (1).
   Value learning_rate();

@@ -39,18 +39,23 @@ void Graph::hand_over(Value from, Value to, std::int64_t lag) {
   for (const Value v : {from, to})
     if (!is_param(v)) return fail("hand_over: '" + tensors_[v].name + "' is no parameter");
   const std::string name = tensors_[to].name;
-  if (lag < 1)
+  constexpr std::int64_t most = 1000;
+  if (lag < 1 || lag > most)
     return fail(
-        fmt::format("hand_over of '{}' to '{}' with lag {}: expected 1 or more; ops that read '{}' itself have "
+        fmt::format("hand_over of '{}' to '{}' with lag {}: expected 1 to {}; ops that read '{}' itself have "
                     "its version of the step",
-                    tensors_[from].name, name, lag, tensors_[from].name));
+                    tensors_[from].name, name, lag, most, tensors_[from].name));
   if (from == to) return fail("hand_over of '" + name + "' to itself");
   const Node own = nodes_[tensors_[to].node];
   Value handed = update_value(UpdateNode::Kind::handed, "handed", {from});
   const std::int32_t unit = std::exchange(unit_, own.unit);
   const bool needs_unit = std::exchange(needs_unit_, false);
   for (std::int64_t n = 1; n < lag && status_.ok(); ++n) {
-    const Value between = param(fmt::format("{}.lag{}", name, n), tensors_[to].type.shape, own.init, own.decay);
+    const std::string kept = fmt::format("{}.lag{}", name, n);
+    if (names_.count(kept) > 0)
+      return fail("hand_over of '" + tensors_[from].name + "' to '" + name + "' keeps a version as parameter '" + kept +
+                  "', a name that this graph has: choose another one there");
+    const Value between = param(kept, tensors_[to].type.shape, own.init, own.decay);
     next(between, handed);
     handed = between;
   }

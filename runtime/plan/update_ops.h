@@ -17,8 +17,9 @@ inline constexpr const char* param_of_gradient = "param";
 /// () -> f32 (1)
 inline constexpr const char* learning_rate = "update.learning_rate";
 inline constexpr const char* number = "update.number";
-/// (x) -> x
+/// (x) -> x; with the attribute `always` in void steps, too: what is handed over needs no gradient
 inline constexpr const char* copy = "update.copy";
+inline constexpr const char* always = "always";
 
 inline constexpr std::int32_t own_version = -1;
 /// Whether the op is one of these, and none that an application registers.

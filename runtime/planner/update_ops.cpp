@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "devices/base/check.h"
 #include "runtime/planner/group_pass.h"
 
 namespace troupe::runtime {
@@ -21,6 +22,7 @@ class UpdateOps {
       : draft_(draft), group_(group), in_place_(in_place), handed_(handed) {}
 
   std::vector<PlanOp> run() {
+    find_handed();
     if (in_place_) copy_what_is_overwritten();
     const bool any_adamw = std::any_of(group_.params.begin(), group_.params.end(),
                                        [&](std::size_t p) { return !draft_.plan.params[p].by_ops; });
@@ -30,11 +32,22 @@ class UpdateOps {
         if (n.kind != UpdateNode::Kind::handed) add(*update, n);
     for (const LoweredUpdate* update : group_.updates)
       for (const auto& [param, value] : update->makes)
-        if (written_.insert(param).second) copy(operand(value), slot(param, Where::out));
+        if (written_.insert(param).second) copy(operand(value), slot(param, Where::out), is_handed_.count(param) > 0);
     return std::move(ops_);
   }
 
  private:
+  /// Parameters that are made of nothing but what is handed over.
+  void find_handed() {
+    for (std::size_t before = 1; is_handed_.size() != before;) {
+      before = is_handed_.size();
+      for (const LoweredUpdate* update : group_.updates)
+        for (const auto& [param, v] : update->makes)
+          if (v.param < 0 ? handed_.count(v.tensor) > 0 : !v.next && is_handed_.count(v.param) > 0)
+            is_handed_.insert(param);
+    }
+  }
+
   /// In place AdamW, and copies of next versions, overwrite what ops or other copies still read.
   void copy_what_is_overwritten() {
     std::set<std::int32_t> overwritten;
@@ -49,7 +62,7 @@ class UpdateOps {
       PlanTensor t = draft_.plan.tensors[update_ops::part_of(draft_.plan.params[p])];
       const std::string name = t.name + ".before";
       const std::int32_t tensor = draft_.add_tensor(std::move(t), name);
-      copy(slot(p, Where::in), scratch(tensor));
+      copy(slot(p, Where::in), scratch(tensor), is_handed_.count(p) > 0);
       before_[p] = tensor;
     }
   }
@@ -90,8 +103,10 @@ class UpdateOps {
            Attrs attrs = {}) {
     ops_.push_back({op, name, std::move(attrs), std::move(in), std::move(out)});
   }
-  void copy(const PlanOperand& from, const PlanOperand& to) {
-    add(update_ops::copy, draft_.plan.tensors[to.tensor].name + ".copy", {from}, {to});
+  void copy(const PlanOperand& from, const PlanOperand& to, bool always) {
+    Attrs attrs;
+    if (always) attrs.set(update_ops::always, std::int64_t{1});
+    add(update_ops::copy, draft_.plan.tensors[to.tensor].name + ".copy", {from}, {to}, std::move(attrs));
   }
 
   std::int32_t index_of(std::int32_t param) const {
@@ -118,6 +133,7 @@ class UpdateOps {
   const ParameterGroup& group_;
   const bool in_place_;
   const std::map<std::int32_t, std::int32_t>& handed_;
+  std::set<std::int32_t> is_handed_;
   std::vector<PlanOp> ops_;
   std::map<std::int32_t, std::int32_t> before_;  // parameter -> its version before, copied
   std::map<std::int32_t, PlanOperand> made_;     // tensor -> the parameter of the slot that it is
@@ -144,7 +160,9 @@ std::map<std::int32_t, std::int32_t> GroupPass::hand_over() {
       for (const auto& [stage, end] : draft_.add_exchange(std::move(x), {roles.begin(), roles.end()}, 0, false)) {
         if (const auto home = draft_.home(stage, stored)) draft_.add_reader(home->channel, end);
         if (update_.count(stage) == 0) continue;
-        ports[n.out[0]] = static_cast<std::int32_t>(draft_.at(update_.at(stage)).in.size());
+        const auto port = static_cast<std::int32_t>(draft_.at(update_.at(stage)).in.size());
+        const auto same = ports.emplace(n.out[0], port).first;
+        ASSERT(same->second == port, group_.name, stage, same->second, port);  // its stages' updates have equal ports
         add_result(PlanChannel::Kind::activation, {n.out[0]}, end, {update_.at(stage)});
       }
     }

@@ -73,8 +73,13 @@ std::map<std::int32_t, std::set<ActorRef>> GroupPass::gather_for_uses() {
   // program, backward, unit, mesh, node. The segments of a unit use what it gathers one after the other: node -1. A
   // user-defined actor may act long after them, so its gather is its own.
   std::map<std::tuple<std::int32_t, bool, std::int32_t, std::int32_t, std::int32_t>, Use> uses;
+  std::map<std::int32_t, std::set<ActorRef>> holders;
   for (auto p : group_.params)
     for (const ActorRef& r : edges_.readers[low().params[p].tensor]) {
+      if (plan().params[p].share < 0) {  // each dp coordinate has it
+        holders[r.role].insert(r);
+        continue;
+      }
       const auto own = segments_.user_nodes.find(r);
       const std::int32_t user = own == segments_.user_nodes.end() ? -1 : own->second;
       const LoweredNode& n = low().nodes[user >= 0 ? user : segments_.nodes.at(r).front()];
@@ -82,7 +87,6 @@ std::map<std::int32_t, std::set<ActorRef>> GroupPass::gather_for_uses() {
       use.params.insert(p);
       use.readers[r.role].insert(r);
     }
-  std::map<std::int32_t, std::set<ActorRef>> holders;
   for (const auto& [key, use] : uses) {
     const auto& [program, backward, unit, mesh, user] = key;
     const std::string& name = draft_.graph.units()[unit];

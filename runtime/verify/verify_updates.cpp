@@ -54,11 +54,16 @@ class UpdateCheck : private StageView {
         return refuse(name + "reads parameter '" + p.name + "' as it was, and the next version lies there already");
     }
     for (const auto* side : {&op.in, &op.out})
-      for (const PlanOperand& o : *side)
+      for (const PlanOperand& o : *side) {
+        const std::int32_t mesh = plan_.tensors[update_ops::part_of(param(0))].mesh;
+        if (plan_.tensors[o.tensor].mesh != mesh)
+          return refuse(name + "has '" + plan_.tensors[o.tensor].name +
+                        "', which is not on the mesh of its parameters");
         for (const Sbp& sbp : plan_.tensors[o.tensor].sbp)
           if (sbp.is_partial())
             return refuse(name + "has the partial sum '" + plan_.tensors[o.tensor].name +
                           "', and an update adds none up");
+      }
     for (const PlanOperand& o : op.out) {
       if (o.where == Where::scratch) continue;
       const PlanParam& p = param(o.index);

@@ -232,6 +232,7 @@ actors::UpdateOps Worker::Impl::bind_update_ops(const LocalActor& a) {
     if (const auto kind = own.find(op.op); kind != own.end()) step.kind = kind->second;
     else step.op.def = env.ops->find(op.op);
     step.part = static_cast<std::size_t>(op.attrs.integer(update_ops::param_of_gradient));
+    step.always = op.attrs.integer(update_ops::always) != 0;
     step.op.name = op.name;
     step.op.attrs = op.attrs;
     for (const auto& o : op.in) step.op.in.push_back(bind(o));

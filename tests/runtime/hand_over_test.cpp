@@ -1,6 +1,10 @@
 // Parameters that are handed over to others, with a lag (Graph::hand_over).
 #include <doctest/doctest.h>
 
+#include <functional>
+#include <map>
+#include <optional>
+
 #include "tests/runtime/compiled.h"
 #include "tests/runtime/mlp.h"
 
@@ -34,10 +38,12 @@ Graph learner_and_player(std::int64_t lag, bool models) {
 }
 
 SimOutcome trained(const Plan& p, std::int64_t steps, const SimClusterOptions& cluster = {},
-                   std::int64_t copy_every = 0) {
+                   std::int64_t copy_every = 0, std::optional<SumState> sums = {},
+                   std::vector<std::string> parameters = {"w", "seen", "own"}) {
   SessionOptions session;
   session.steps = steps;
-  session.parameters = {"w", "seen", "own"};
+  session.parameters = std::move(parameters);
+  session.sums = std::move(sums);
   session.lr = [](std::int64_t) { return 1e-2; };
   session.copy_every = copy_every;
   SimOutcome out = simulate_job(p, ops(), actor_set(), std::move(session), cluster);
@@ -134,6 +140,60 @@ TEST_CASE("a place of either model is lost at any event: what is handed over goe
   CHECK(lost > 12);
 }
 
+TEST_CASE("a void step of the receiving program, or of the other one, changes no lag") {
+  for (const std::int64_t lag : {1, 3})
+    for (const bool keeps : {false, true})
+      for (const char* overflows : {"own", "w"}) {
+        CAPTURE(lag);
+        CAPTURE(overflows);
+        CompileOptions o;
+        o.seed = 7;
+        o.keeps_version = keeps;
+        o.models = {{"learner", stage_meshes({2})}, {"player", stage_meshes({1})}};
+        const Plan p = compiled(learner_and_player(lag, true), o);
+        SumState sums;
+        sums.scales[overflows] = {60, 0};  // too fine for any gradient: the first step is void
+        for (std::int64_t steps = 1; steps <= 5; ++steps) {
+          const SimOutcome run = trained(p, steps, {}, 0, sums);
+          CHECK(run.run.sums.programs.at(*overflows == 'o' ? "play" : "learn").updates < steps);
+          if (steps >= lag) CHECK(value_of(run, "seen") == value_of(trained(p, steps - lag, {}, 0, sums), "w"));
+          else CHECK(value_of(run, "seen") == std::vector<float>(96, begins));
+        }
+      }
+}
+
+TEST_CASE("one parameter is handed over twice, and on from there; two change places") {
+  Graph g = learner_and_player(1, false);
+  const Value w = g.param("w", shape, Init::normal(0.3f));
+  std::map<std::string, Value> made;
+  for (const char* name : {"again", "on", "left", "right"}) made[name] = g.param(name, shape, Init::constant(2));
+  g.hand_over(w, made["again"], 2);
+  g.hand_over(made["again"], made["on"], 1);
+  const Value third = g.param("third", shape, Init::constant(5));
+  g.hand_over(made["left"], made["right"]);
+  g.hand_over(made["right"], third);
+  g.hand_over(third, made["left"]);
+  REQUIRE_MESSAGE(g.status().ok(), g.status().message());
+  for (const std::int32_t zero : {0, 1, 3})
+    for (const auto& dp : std::vector<std::vector<std::int64_t>>{{1}, {2}, {1, 2}}) {
+      CompileOptions o;
+      o.seed = 7;
+      o.zero = zero;
+      o.stages = stage_meshes(dp);
+      o.keeps_version = zero == 1;
+      const Plan p = compiled(g, o);
+      const std::vector<std::string> names = {"w", "seen", "own", "again", "on", "left", "right", "third"};
+      const SimOutcome run = trained(p, 5, {}, 0, {}, names);
+      CHECK(value_of(run, "seen") == value_of(trained(p, 4), "w"));
+      CHECK(value_of(run, "again") == value_of(trained(p, 3), "w"));
+      CHECK(value_of(run, "on") == value_of(trained(p, 2), "w"));
+      // 2, 2, 5 go round: after five steps left has what third had two steps before.
+      CHECK(value_of(run, "left") == std::vector<float>(96, 2));
+      CHECK(value_of(run, "right") == std::vector<float>(96, 5));
+      CHECK(value_of(run, "third") == std::vector<float>(96, 2));
+    }
+}
+
 TEST_CASE("what cannot be handed over is refused, by name") {
   const auto says = [](const std::function<void(Graph&, Value w, Value seen)>& build) {
     Graph g(ops());
@@ -148,8 +208,14 @@ TEST_CASE("what cannot be handed over is refused, by name") {
   };
   CHECK(says([](Graph& g, Value w, Value seen) { g.hand_over(w, seen); }) == "accepted");
   CHECK(says([](Graph& g, Value w, Value seen) { g.hand_over(w, seen, 0); }) ==
-        "hand_over of 'w' to 'seen' with lag 0: expected 1 or more; ops that read 'w' itself have its version of the "
+        "hand_over of 'w' to 'seen' with lag 0: expected 1 to 1000; ops that read 'w' itself have its version of the "
         "step");
+  CHECK(says([](Graph& g, Value w, Value seen) { g.hand_over(w, seen, 1001); }).find("expected 1 to 1000") !=
+        std::string::npos);
+  CHECK(says([](Graph& g, Value w, Value seen) {
+          g.param("seen.lag1", {4, 4}, Init::constant(0));
+          g.hand_over(w, seen, 2);
+        }).find("keeps a version as parameter 'seen.lag1', a name that this graph has") != std::string::npos);
   CHECK(says([](Graph& g, Value w, Value) { g.hand_over(w, w); }) == "hand_over of 'w' to itself");
   CHECK(says([](Graph& g, Value w, Value) { g.hand_over(w, g.param("v", {4}, Init::constant(0))); }) ==
         "next version of 'v': 'w.handed' is f32 [4, 4], and the parameter f32 [4]");

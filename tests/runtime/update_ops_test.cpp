@@ -723,3 +723,39 @@ TEST_CASE("a target network, a mask, noise and one value for two parameters: the
       for (const std::int64_t dp : {2, 3})
         check_same(one, trained(compiled(g, on({dp}, 1, zero, keeps)), session_of(4, wanted)));
 }
+
+TEST_CASE("a counter that updates keep is read by ops of microbatches and by an actor, on any dp and ZeRO stage") {
+  class Adds final : public actors::UserActor {  // its inputs
+   public:
+    explicit Adds(const actors::UserActorInfo&) {}
+    Status act(actors::UserCall& call) override {
+      for (std::int64_t i = 0; i < call.out[0].size(); ++i)
+        call.out[0].as<float>()[i] = call.in[0].as<float>()[i] + *call.in[1].as<float>();
+      return {};
+    }
+  };
+  App app;
+  app.actor<Data>("data");
+  app.actor<Adds>("adds");
+  Graph g(app.ops());
+  g.program("train", {6, 2});
+  Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 8}}}}, {{"stream", std::string("x")}})[0];
+  const Value w = g.param("w", {8, 8}, Init::normal(0.3f)), count = g.param("count", {1}, Init::constant(0));
+  const Value t = g.actor("adds", "adds", {x, count}, {{"t", {DType::f32, {2, 8}}}})[0];
+  x = g.op("scale", {x, count})[0];
+  g.minimize(g.op("mse_loss", {g.op("linear", {x, w})[0], t}, {{"scale", 0.1}})[0], {}, {w});
+  use_momentum(g, w);
+  g.next(count, g.update_number());
+  REQUIRE_MESSAGE(g.status().ok(), g.status().message());
+  const auto run = [&](std::int64_t dp, std::int32_t zero, bool keeps) {
+    JobOptions job;
+    job.session = session_of(4, {"w", "count"});
+    SimOutcome out = app.simulate(compiled(g, on({dp}, 1, zero, keeps)), job, 1);
+    REQUIRE_MESSAGE(out.job.status.ok(), out.job.status.message());
+    return out;
+  };
+  const SimOutcome one = run(1, 0, false);
+  CHECK(one.job.parameters.at("count").values == std::vector<float>{4});
+  for (const std::int32_t zero : {0, 1, 2, 3})
+    for (const std::int64_t dp : {2, 3}) check_same(one, run(dp, zero, zero == 2));
+}

@@ -149,6 +149,15 @@ TEST_CASE("compile() refuses updates that no place can make, by name") {
         "next version of 'kept': it is joined to parameter 'a', which program 'train' trains, and not 'other', "
         "whose update this is: say next() in program 'train'");
   CHECK(compile_says([&](Net& n) {
+          const Value one = n.g.param("one", {1}, Init::constant(0)),
+                      other = n.g.param("other.one", {1}, Init::constant(0));
+          n.g.next(one, n.g.update_number());
+          second(n);
+          n.g.next(other, n.g.updated(one));
+        }) ==
+        "next version of 'other.one' of program 'other' reads 'train.update_number' of program 'train': programs "
+        "share parameters only");
+  CHECK(compile_says([&](Net& n) {
           const Value more = n.g.param("more", shape, Init::constant(0));
           n.g.next(n.kept, more);
           second(n);
