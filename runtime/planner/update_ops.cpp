@@ -14,11 +14,11 @@ namespace {
 using Where = PlanOperand::Where;
 
 /// The ops of one group.
-class UpdateOps {
+class UpdatePlanner {
  public:
   /// `index`: of a parameter (index into Lowered::params) in the update's slot. `in_place`: the slot has one version.
-  UpdateOps(PlanDraft& draft, const ParameterGroup& group, bool in_place,
-            const std::map<std::int32_t, std::int32_t>& handed)
+  UpdatePlanner(PlanDraft& draft, const ParameterGroup& group, bool in_place,
+                const std::map<std::int32_t, std::int32_t>& handed)
       : draft_(draft), group_(group), in_place_(in_place), handed_(handed) {}
 
   std::vector<PlanOp> run() {
@@ -170,7 +170,7 @@ std::map<std::int32_t, std::int32_t> GroupPass::hand_over() {
 }
 
 void GroupPass::add_update_ops(const std::map<std::int32_t, std::int32_t>& handed) {
-  std::vector<PlanOp> ops = UpdateOps(draft_, group_, !keeps_version_, handed).run();
+  std::vector<PlanOp> ops = UpdatePlanner(draft_, group_, !keeps_version_, handed).run();
   const std::int64_t tensors = place_scratch(draft_, ops);
   std::int64_t own = 0;
   double seconds = 0;
