@@ -58,7 +58,7 @@ class AxisOfUpdate {
   AxisOfUpdate(const Graph& g, const std::vector<const UpdateNode*>& ops, const std::vector<NextVersion>& next,
                std::int64_t places)
       : g_(g), ops_(ops), next_(next), places_(places) {}
-  /// What is known of a parameter.
+  /// The search leaves the parameter so.
   void fix(Value param, Sbp sbp) { of_[param] = sbp; }
   /// False where no rows of the ops fit.
   bool search() { return take(0); }
@@ -73,7 +73,7 @@ class AxisOfUpdate {
   const UpdateNode* stopped_at() const { return deepest_ < ops_.size() ? ops_[deepest_] : nullptr; }
 
  private:
-  /// A gradient, and what AdamW makes, lie as the parameter.
+  /// A gradient, and what AdamW makes, lie as the parameter: the search settles one for all.
   Value canonical(Value v) const {
     v = resolved(g_, v);
     const UpdateNode* n = maker(g_, v);

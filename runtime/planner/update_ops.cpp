@@ -16,7 +16,7 @@ using Where = PlanOperand::Where;
 /// The ops of one group.
 class UpdatePlanner {
  public:
-  /// `index`: of a parameter (index into Lowered::params) in the update's slot. `in_place`: the slot has one version.
+  /// `in_place`: the slot has one version. `handed`: by tensor that is handed over, the update's port where it arrives.
   UpdatePlanner(PlanDraft& draft, const ParameterGroup& group, bool in_place,
                 const std::map<std::int32_t, std::int32_t>& handed)
       : draft_(draft), group_(group), in_place_(in_place), handed_(handed) {}
