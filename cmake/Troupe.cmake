@@ -29,7 +29,8 @@ if(TROUPE_UNITY)
 endif()
 
 # Of this project's own files; a project that builds on its libraries chooses its own.
-add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers)
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra> $<$<COMPILE_LANGUAGE:CXX>:-Werror>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>)
 add_library(troupe_flags INTERFACE)
 target_compile_features(troupe_flags INTERFACE cxx_std_20)   # a project that builds on the libraries needs it for their headers
 target_include_directories(troupe_flags INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<BUILD_INTERFACE:${PROJECT_BINARY_DIR}>")
@@ -47,7 +48,7 @@ elseif(TROUPE_SANITIZE)
   target_link_options(troupe_flags INTERFACE -fsanitize=address,undefined)
 endif()
 if(CMAKE_GENERATOR STREQUAL "Ninja")
-  add_compile_options(-fdiagnostics-color=always)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fdiagnostics-color=always>)
 endif()
 
 # troupe_exports(TARGET ...): what an installed library consists of (cmake/Install.cmake): troupe_NAME is Troupe::NAME.

@@ -107,6 +107,7 @@ struct Call {
   /// at least OpDef::state_bytes, 64-byte aligned: as this op's last call left it, at first zero
   std::span<std::byte> state;
   Parallel* par = nullptr;
+  void* queue = nullptr;      ///< of a CUDA body: the stream (cudaStream_t) on which it issues its kernels
   std::uint64_t rng_key = 0;  ///< philox_key(seed, logical name of the forward op)
   std::int64_t step = 0;
   std::int64_t first_sample = 0;  ///< global index, within the step, of row 0 of dim 0
@@ -152,6 +153,16 @@ struct OpCost {
   double flops = 0, bytes = 0;
 };
 
+/// The body of an op on a CUDA device. All memory of its calls is the device's (Call::attrs is the host's): the body
+/// issues kernels on Call::queue and returns. Its outputs have the bits that the CPU body gives
+/// (docs/decisions/0057-same-bits-on-every-device.md).
+struct CudaBody {
+  std::function<void(const Call&)> issue;
+  /// Empty: OpDef::scratch_bytes holds here as well.
+  std::function<std::int64_t(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&)>
+      scratch_bytes = {};
+};
+
 struct OpDef {
   std::string name;
   int inputs = 1, outputs = 1;
@@ -194,6 +205,8 @@ struct OpDef {
   std::function<Status(const Call&)> check;
   /// The body. Required, as `infer` is.
   std::function<void(const Call&)> cpu;
+  /// The body for CUDA devices. Without one the op cannot be placed on a GPU.
+  CudaBody cuda = {};
 };
 
 /// Of the attributes that a caller gives to the op. Error: one that it does not have, or of another kind (an integer is

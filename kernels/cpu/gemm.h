@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "devices/device.h"
-#include "kernels/cpu/term_target.h"
+#include "kernels/term_target.h"
 
 namespace troupe::kernels {
 

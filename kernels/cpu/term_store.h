@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/counts.h"
-#include "kernels/cpu/term_target.h"
+#include "kernels/term_target.h"
 
 namespace troupe::kernels {
 
