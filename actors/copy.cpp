@@ -10,10 +10,10 @@ Status CopyBody::run(const ActContext& c, Parallel& par) {
   std::byte* to = memory_.base + slot * memory_.slot_bytes;
   VersionWord word(to + memory_.version_offset);
   word.clear();
-  copy_runs(copies_, params_.at(c.act.in[0].token.slot), to, par);
+  copy_runs(copies_, params_.at(c.act.in[0].token.slot), to, par, device_);
   if (par.stopping()) return stopped();
-  word.set(c.step);
   newest_ = slot;
+  par.after([word, version = c.step]() mutable { word.set(version); });
   return {};
 }
 

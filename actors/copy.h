@@ -26,8 +26,9 @@ struct CopyMemory {
 class CopyBody final : public Body {
  public:
   /// `kept`: the slot with the version that the job goes on from, which the first copy leaves as it is; -1: none.
-  CopyBody(std::vector<SnapshotCopy> copies, PortMemory params, CopyMemory memory, std::int32_t kept)
-      : copies_(std::move(copies)), params_(params), memory_(memory), newest_(kept) {}
+  CopyBody(std::vector<SnapshotCopy> copies, PortMemory params, CopyMemory memory, std::int32_t kept,
+           const kernels::DeviceOps* device = nullptr)
+      : copies_(std::move(copies)), params_(params), memory_(memory), newest_(kept), device_(device) {}
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
@@ -35,6 +36,7 @@ class CopyBody final : public Body {
   PortMemory params_;
   CopyMemory memory_;
   std::int32_t newest_;
+  const kernels::DeviceOps* device_;
 };
 
 }  // namespace troupe::actors

@@ -9,6 +9,7 @@
 #include "actors/executor.h"
 #include "actors/gradient_report.h"
 #include "actors/segment.h"
+#include "kernels/digest.h"
 #include "kernels/op.h"
 #include "kernels/optimizer.h"
 #include "placement/layout.h"
@@ -40,9 +41,12 @@ struct ParamPart {
 /// `params_port` carries the parameter slot, with the exponents. `first`: the place's index of the first sum.
 class NormBody final : public Body {
  public:
+  /// `device`: with landing_bytes() for each act.
   NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t params_port, std::size_t first,
-           GradientSink tell);
+           GradientSink tell, DeviceSide device = {});
   Status run(const ActContext& context, Parallel& parallel) override;
+  /// What lands of an act: the square sum of each row.
+  static std::int64_t landing_bytes(const std::vector<ParamPart>& parts);
 
  private:
   std::vector<ParamPart> parts_;
@@ -50,6 +54,7 @@ class NormBody final : public Body {
   std::int32_t params_port_;
   std::size_t first_;
   GradientSink tell_;
+  DeviceSide device_;
 };
 
 /// The ops of an update, in order (runtime/plan/update_ops.h). Their operands lie in the update's slot, `in` at port -1
@@ -77,7 +82,7 @@ class UpdateBody final : public Body {
  public:
   UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port, std::int32_t own_port,
              PortMemory params, kernels::AdamW hyper, std::size_t commit = 0, std::size_t commits = 1,
-             UpdateOps ops = {});
+             UpdateOps ops = {}, DeviceSide device = {});
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
@@ -95,6 +100,7 @@ class UpdateBody final : public Body {
   kernels::AdamW hyper_;
   std::size_t commit_, commits_;
   UpdateOps ops_;
+  DeviceSide device_;
 };
 
 /// Reports of each part its digest (see kernels::digest), 1 where all of its elements are finite, else 0, and how many
@@ -110,14 +116,25 @@ class DigestBody final : public Body {
   };
   /// `wanted`: asked for each part as it is read; empty: none is.
   DigestBody(std::vector<Part> parts, PortMemory params, ReportSink report,
-             std::function<bool(std::int32_t param)> wanted = {});
+             std::function<bool(std::int32_t param)> wanted = {}, DeviceSide device = {});
   Status run(const ActContext& context, Parallel& parallel) override;
+  /// What lands of an act: three words of each part (DeviceOps::digest).
+  static std::int64_t landing_bytes(const std::vector<Part>& parts);
 
  private:
+  struct Found {
+    kernels::Digest words;
+    bool finite;
+  };
+  void report(const Part& part, const Found& found, const ActContext& context) const;
+  /// The elements of a part that is wanted, which lie at `data` in host memory.
+  void report_elements(const Part& part, const std::byte* data, const ActContext& context) const;
+  Status issue(const ActContext& context, Parallel& parallel);
   std::vector<Part> parts_;
   PortMemory params_;
   ReportSink report_;
   std::function<bool(std::int32_t)> wanted_;
+  DeviceSide device_;
 };
 
 }  // namespace troupe::actors

@@ -7,10 +7,10 @@
 
 namespace troupe::actors {
 
-Status run_op(const BoundOp& op, const kernels::Call& call) {
+Status run_op(const BoundOp& op, const kernels::Call& call, bool check) {
   try {
-    if (op.def->check) TROUPE_TRY(op.def->check(call).in("op '" + op.name + "'"));
-    op.def->cpu(call);
+    if (op.def->check && check) TROUPE_TRY(op.def->check(call).in("op '" + op.name + "'"));
+    call.queue ? op.def->cuda.issue(call) : op.def->cpu(call);
   } catch (...) {  // the act's error names the actor, which runs many ops
     return Status(Code::internal, "op '" + op.name + "': " + exception_status(std::current_exception()).message());
   }
@@ -28,63 +28,131 @@ kernels::View SegmentBody::resolve(const Operand& o, const ActContext& c) const 
   }
   if (o.gradient >= 0) {
     const SegmentGradient& g = spec_.gradients[o.gradient];
-    std::memcpy(&view.exponent, spec_.in[g.exponent_port].at(c.act.in[g.exponent_port].token.slot) + g.exponent_offset,
-                sizeof view.exponent);
+    const std::byte* words = spec_.in[g.exponent_port].words_at(c.act.in[g.exponent_port].token.slot);
+    std::memcpy(&view.exponent, words + g.exponent_offset, sizeof view.exponent);
   }
   return view;
 }
 
+void SegmentBody::report(const BoundOp& op, const kernels::View& v, const ActContext& c) const {
+  Report report{op.report, op.name, c.step, c.microbatch, {}, {}};
+  for (std::int64_t i = 0; i < v.size(); ++i)
+    report.values.push_back(v.dtype == DType::f64   ? v.as<double>()[i]
+                            : v.dtype == DType::f32 ? static_cast<double>(v.as<float>()[i])
+                            : v.dtype == DType::i64 ? static_cast<double>(v.as<std::int64_t>()[i])
+                                                    : static_cast<double>(v.as<std::int32_t>()[i]));
+  spec_.report(c.program, std::move(report));
+}
+
+/// The call of an op that has a body. `peaks`: of its outputs that are gradients, one after the other.
+kernels::Call SegmentBody::call_of(const BoundOp& op, const ActContext& c, float* peaks) const {
+  kernels::Call call;
+  for (const auto& o : op.in) call.in.push_back(resolve(o, c));
+  for (const auto& o : op.out) {
+    call.out.push_back(resolve(o, c));
+    if (o.gradient < 0) continue;
+    call.out.back().peak = peaks++;
+    call.accumulate |= o.view.dtype == DType::sum64 && !c.act.out[o.port].first;
+  }
+  call.attrs = &op.attrs;
+  call.scratch = {spec_.scratch + spec_.op_scratch_offset,
+                  static_cast<std::size_t>(spec_.scratch_bytes - spec_.op_scratch_offset)};
+  call.state = op.state;
+  call.rng_key = op.rng_key;
+  call.step = c.step;
+  call.first_sample = c.microbatch < 0 ? 0 : c.microbatch * spec_.samples_per_microbatch;
+  return call;
+}
+
 Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
+  if (parallel.queue()) return issue(c, parallel);
   if (c.local == 0) terms_.assign(spec_.gradients.size(), {});
   for (const BoundOp& op : spec_.ops) {
     if (parallel.stopping()) return stopped();
     if (spec_.progress) ++*spec_.progress;
     if (RunningAct::own) RunningAct::own->op = op.name.c_str();
-    kernels::Call call;
-    for (const auto& o : op.in) call.in.push_back(resolve(o, c));
     if (!op.def) {
-      Report report{op.report, op.name, c.step, c.microbatch, {}, {}};
-      const auto& v = call.in.front();
-      for (std::int64_t i = 0; i < v.size(); ++i)
-        report.values.push_back(v.dtype == DType::f64   ? v.as<double>()[i]
-                                : v.dtype == DType::f32 ? static_cast<double>(v.as<float>()[i])
-                                : v.dtype == DType::i64 ? static_cast<double>(v.as<std::int64_t>()[i])
-                                                        : static_cast<double>(v.as<std::int32_t>()[i]));
-      spec_.report(c.program, std::move(report));
+      report(op, resolve(op.in.front(), c), c);
       continue;
     }
     std::vector<float> largest(op.out.size(), -0.0f);
-    for (const auto& o : op.out) {
-      call.out.push_back(resolve(o, c));
-      if (o.gradient < 0) continue;
-      call.out.back().peak = &largest[call.out.size() - 1];
-      call.accumulate |= o.view.dtype == DType::sum64 && !c.act.out[o.port].first;
-    }
-    call.attrs = &op.attrs;
-    call.scratch = {spec_.scratch + spec_.op_scratch_offset,
-                    static_cast<std::size_t>(spec_.scratch_bytes - spec_.op_scratch_offset)};
-    call.state = op.state;
+    kernels::Call call = call_of(op, c, largest.data());
     call.par = &parallel;
-    call.rng_key = op.rng_key;
-    call.step = c.step;
-    call.first_sample = c.microbatch < 0 ? 0 : c.microbatch * spec_.samples_per_microbatch;
     TROUPE_TRY(run_op(op, call));
-    TROUPE_TRY(check_told(op, call, largest, c));
+    TROUPE_TRY(check_told(op, call, c));
     for (std::size_t i = 0; i < op.out.size(); ++i)
       if (const auto g = op.out[i].gradient; g >= 0)
-        note(static_cast<std::size_t>(g), largest[i], call.out[i].exponent, c);
+        note(static_cast<std::size_t>(g), *call.out[i].peak, call.out[i].exponent, c);
   }
   if (!terms_.empty() && c.local + 1 == spec_.acts_per_step) tell_peaks();
   return {};
 }
 
-Status SegmentBody::check_told(const BoundOp& op, const kernels::Call& call, const std::vector<float>& largest,
-                               const ActContext& c) {
+std::int64_t SegmentBody::landing_bytes(const SegmentSpec& spec) {
+  std::int64_t bytes = 0;
+  for (const BoundOp& op : spec.ops) {
+    if (!op.def) bytes += aligned(op.in.front().view.bytes());
+    for (const auto& o : op.out) bytes += o.gradient >= 0 ? size_of(DType::f32) : 0;
+  }
+  return aligned(bytes);
+}
+
+/// Peaks come first in what lands of an act, in the order of the ops' outputs; reported values behind them.
+Status SegmentBody::issue(const ActContext& c, Parallel& parallel) {
+  const DeviceSide& device = spec_.device;
+  void* const queue = parallel.queue();
+  struct Peak {
+    std::size_t gradient;
+    std::int32_t exponent;
+  };
+  std::vector<Peak> peaks;
+  std::vector<std::pair<const BoundOp*, kernels::View>> reports;
+  auto* const on_device = reinterpret_cast<float*>(device.device_of(c.act.number));
+  std::byte* const landed = device.host_of(c.act.number);
+  std::int64_t outs = 0;
+  for (const BoundOp& op : spec_.ops)
+    for (const auto& o : op.out) outs += o.gradient >= 0 ? 1 : 0;
+  if (outs > 0) device.ops->fill(queue, on_device, -0.0f, outs);
+  std::int64_t at = aligned(outs * size_of(DType::f32));
+  for (const BoundOp& op : spec_.ops) {
+    if (parallel.stopping()) return stopped();
+    if (spec_.progress) ++*spec_.progress;
+    if (RunningAct::own) RunningAct::own->op = op.name.c_str();
+    if (!op.def) {
+      kernels::View v = resolve(op.in.front(), c);
+      device.ops->copy(queue, landed + at, v.data, v.bytes());
+      v.data = landed + at;
+      at += aligned(v.bytes());
+      reports.emplace_back(&op, std::move(v));
+      continue;
+    }
+    kernels::Call call = call_of(op, c, on_device + peaks.size());
+    call.queue = queue;
+    bool fed = true;
+    for (const auto& o : op.in)
+      fed &= o.view.dtype != DType::i32 || (o.where == Operand::Where::in && spec_.in[o.port].fed);
+    TROUPE_TRY(run_op(op, call, fed));
+    for (std::size_t i = 0; i < op.out.size(); ++i)
+      if (const auto g = op.out[i].gradient; g >= 0)
+        peaks.push_back({static_cast<std::size_t>(g), call.out[i].exponent});
+  }
+  if (outs > 0) device.ops->copy(queue, landed, on_device, outs * size_of(DType::f32));
+  parallel.after([this, c, landed, peaks = std::move(peaks), reports = std::move(reports)] {
+    if (c.local == 0) terms_.assign(spec_.gradients.size(), {});
+    for (const auto& [op, values] : reports) report(*op, values, c);
+    for (std::size_t i = 0; i < peaks.size(); ++i)
+      note(peaks[i].gradient, reinterpret_cast<const float*>(landed)[i], peaks[i].exponent, c);
+    if (!terms_.empty() && c.local + 1 == spec_.acts_per_step) tell_peaks();
+  });
+  return {};
+}
+
+Status SegmentBody::check_told(const BoundOp& op, const kernels::Call& call, const ActContext& c) {
   for (std::size_t i = 0; i < op.out.size(); ++i) {
     if (op.out[i].gradient < 0) continue;
     const auto& slot = c.act.out[op.out[i].port];
     bool& told = terms_[static_cast<std::size_t>(op.out[i].gradient)].told;
-    told = (told && !slot.first) || !std::signbit(largest[i]);
+    told = (told && !slot.first) || !std::signbit(*call.out[i].peak);
     if (told || !slot.last) continue;
     const kernels::View& v = call.out[i];
     bool zero = true;

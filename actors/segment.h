@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "actors/device_side.h"
 #include "actors/executor.h"
 #include "actors/gradient_report.h"
 #include "kernels/op.h"
@@ -35,9 +36,9 @@ struct BoundOp {
   std::uint64_t rng_key = 0;
 };
 
-/// Checks the values of a call and runs the op's body. Error: one of OpDef::check, an exception of the body; each names
-/// the op.
-Status run_op(const BoundOp& op, const kernels::Call& call);
+/// Checks the values of a call and runs the op's body, or issues it where the call has a queue; `check`: its inputs can
+/// be read by the host now. Error: one of OpDef::check, an exception of the body; each names the op.
+Status run_op(const BoundOp& op, const kernels::Call& call, bool check = true);
 
 /// A gradient that a segment makes.
 struct SegmentGradient {
@@ -60,6 +61,7 @@ struct SegmentSpec {
   std::shared_ptr<std::atomic<std::int64_t>> progress;  ///< counts ops that begin; may be null
   ReportSink report;
   std::size_t first_peak = 0;  ///< the place's index of the first gradient's peak
+  DeviceSide device;           ///< with landing_bytes() for each act
   GradientSink tell;           ///< may be empty where there is no gradient
 };
 
@@ -69,6 +71,8 @@ class SegmentBody final : public Body {
  public:
   explicit SegmentBody(SegmentSpec spec);
   Status run(const ActContext& context, Parallel& parallel) override;
+  /// What lands of an act: reported values, peaks of gradients.
+  static std::int64_t landing_bytes(const SegmentSpec& spec);
 
  private:
   /// The terms of a step so far.
@@ -79,10 +83,13 @@ class SegmentBody final : public Body {
     std::int32_t too_large = -1, not_finite = -1;
   };
   kernels::View resolve(const Operand& operand, const ActContext& context) const;
+  void report(const BoundOp& op, const kernels::View& values, const ActContext& context) const;
+  /// As run, on a device with memory of its own.
+  Status issue(const ActContext& context, Parallel& parallel);
+  kernels::Call call_of(const BoundOp& op, const ActContext& context, float* peaks) const;
   /// Error: an op has stored a gradient that is not zero and told of no term of it (Call's `peak`) in any act of the
   /// slot, so that a term too large for the sum would go unseen.
-  Status check_told(const BoundOp& op, const kernels::Call& call, const std::vector<float>& largest,
-                    const ActContext& context);
+  Status check_told(const BoundOp& op, const kernels::Call& call, const ActContext& context);
   /// Takes in the largest term of an act.
   void note(std::size_t gradient, float largest, std::int32_t exponent, const ActContext& context);
   void tell_peaks();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/executor.h"
+#include "kernels/device_ops.h"
 
 namespace troupe::actors {
 
@@ -18,19 +19,23 @@ struct SnapshotCopy {
   std::int64_t bytes = 0;
 };
 
-/// Copies the runs of a parameter slot `from` to `to`; some are missing where it is stopped.
-void copy_runs(const std::vector<SnapshotCopy>& copies, const std::byte* from, std::byte* to, Parallel& parallel);
+/// Copies the runs of a parameter slot `from` to `to`; some are missing where it is stopped. On a stream of a device it
+/// issues the copies by `device`.
+void copy_runs(const std::vector<SnapshotCopy>& copies, const std::byte* from, std::byte* to, Parallel& parallel,
+               const kernels::DeviceOps* device);
 
 class SnapshotBody final : public Body {
  public:
-  SnapshotBody(std::vector<SnapshotCopy> copies, PortMemory params, PortMemory arena)
-      : copies_(std::move(copies)), params_(params), arena_(arena) {}
+  SnapshotBody(std::vector<SnapshotCopy> copies, PortMemory params, PortMemory arena,
+               const kernels::DeviceOps* device = nullptr)
+      : copies_(std::move(copies)), params_(params), arena_(arena), device_(device) {}
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
   std::vector<SnapshotCopy> copies_;
   PortMemory params_;
   PortMemory arena_;
+  const kernels::DeviceOps* device_;
 };
 
 }  // namespace troupe::actors

@@ -40,7 +40,7 @@ class MarksVersion final : public Executor {
   MarksVersion(std::shared_ptr<Executor> update, PortMemory params, std::int64_t word)
       : update_(std::move(update)), params_(params), word_(word) {}
   void submit(ActContext c, std::function<void()> started, std::function<void(ActDone)> done) override {
-    VersionWord word(params_.at(c.act.out[0].slot) + word_);
+    VersionWord word(params_.words_at(c.act.out[0].slot) + word_);
     word.clear();
     const std::int64_t version = c.step + 1;
     update_->submit(std::move(c), std::move(started), [word, version, done = std::move(done)](ActDone d) mutable {

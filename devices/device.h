@@ -33,6 +33,12 @@ class Parallel {
   /// The stream that runs the task is being quiesced: the task may return early, and its act then ends with an error.
   /// Once true, stays so until the task has ended. From any of the stream's threads; cheap enough for each op.
   virtual bool stopping() const { return false; }
+  /// The native stream (cudaStream_t) on which the work issues what the device does; null where the work itself computes.
+  virtual void* queue() { return nullptr; }
+  /// Calls host_part once the device has done what the task has issued so far, in the order of these calls and before
+  /// Task::on_done; at once where the work itself computes. Called from the work, by the thread that runs it. host_part
+  /// runs on a thread of the device, must be short, and must not throw.
+  virtual void after(std::function<void()> host_part) { host_part(); }
 };
 
 /// One thing to do on a stream.

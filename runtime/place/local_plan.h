@@ -17,14 +17,18 @@
 
 namespace troupe::runtime {
 
-/// A channel at one place. Bytes and offsets count in the worker's pool; of a snapshot in its arena.
+/// A channel at one place. Bytes and offsets count in the worker's pool; of a snapshot in its arena. A device with
+/// memory of its own has a pool of the same offsets there.
 struct LocalChannel {
   std::int32_t channel = 0;  ///< in the role
   std::int64_t slot_bytes = 0;
   std::int32_t slots = 1;
-  std::int64_t offset = 0;              ///< of slot 0
-  std::int64_t moments_offset = 0;      ///< trained parameters: of their moments in a slot (moments_offsets)
-  std::int64_t version_offset = -1;     ///< parameters with two slots: of the slot's version (actors/version_word.h)
+  std::int64_t offset = 0;           ///< of slot 0
+  std::int64_t moments_offset = 0;   ///< trained parameters: of their moments in a slot (moments_offsets)
+  std::int64_t version_offset = -1;  ///< parameters with two slots: of the slot's version (actors/version_word.h)
+  /// Only acts that a device computes, snapshots and copies touch its slots: where the device has memory of its own they
+  /// lie there. Others lie in host memory, which such a device reads and writes over the bus.
+  bool of_device = false;
   std::vector<actors::Reader> readers;  ///< of channels that the conductor writes
 };
 

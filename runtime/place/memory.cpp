@@ -53,6 +53,28 @@ void LocalMemory::run() {
   place_staging();
   place_areas();
   local_.pool_bytes = aligned(at_, page);
+  find_device_channels();
+}
+
+void LocalMemory::find_device_channels() {
+  using Kind = PlanActor::Kind;
+  const auto computes = [&](std::int32_t actor) {
+    const PlanActor& a = role_->actors[static_cast<std::size_t>(actor)];
+    return (a.kind == Kind::segment || a.kind == Kind::norm || a.kind == Kind::update || a.kind == Kind::digest) &&
+           !a.gathers();
+  };
+  const auto reads_there = [&](std::int32_t actor) {
+    const Kind kind = role_->actors[static_cast<std::size_t>(actor)].kind;
+    return computes(actor) || kind == Kind::snapshot || kind == Kind::copy;
+  };
+  for (auto& c : local_.channels) {
+    const PlanChannel& pc = role_->channels[c.channel];
+    // Versions are kept in memory that outlives a process, which that of a device does not.
+    const bool kept = pc.kind == PlanChannel::Kind::parameter && plan_.keeps_version() && !plan_.keeps_copies();
+    c.of_device = pc.writer >= 0 && pc.kind != PlanChannel::Kind::snapshot && !kept && computes(pc.writer) &&
+                  std::all_of(pc.readers.begin(), pc.readers.end(),
+                              [&](const PlanReader& r) { return reads_there(r.actor); });
+  }
 }
 
 std::int64_t LocalMemory::take(std::int64_t bytes, std::int64_t alignment) {

@@ -92,6 +92,7 @@ class LocalMemory : LocalPass {
   void place_channels();
   void place_rings();
   void place_staging();
+  void find_device_channels();
   /// Adds a tenant of `bytes` bytes to a shared area, beside the tenants of this shift so far. place_areas() sets
   /// `offsets`, which count in the pool.
   void add_tenant(std::int32_t area, std::int32_t shift, std::int64_t bytes, std::vector<std::int64_t*> offsets);

@@ -67,8 +67,11 @@ Status Worker::Impl::build() {
   gradients = gradient_order(plan, local.rank);
   pool = env.pool;
   if (!pool) {
-    TROUPE_ASSIGN(own_pool, env.device->allocate(static_cast<std::size_t>(local.pool_bytes)));
+    TROUPE_ASSIGN(own_pool, env.device->allocate_pinned(static_cast<std::size_t>(local.pool_bytes)));
     pool = own_pool.get();
+  }
+  if (env.device_ops) {
+    TROUPE_ASSIGN(device_pool, env.device->allocate(static_cast<std::size_t>(local.pool_bytes)));
   }
   REQUIRE(static_cast<std::int64_t>(pool->size()) >= local.pool_bytes, pool->size(), local.pool_bytes);
   if (local.arena_bytes > 0) {
@@ -101,10 +104,10 @@ Status Worker::Impl::build() {
   clear_op_state();
   TROUPE_TRY(make_shards());
   streams["compute"] = env.device->create_stream("compute", env.threads);
-  streams["comm"] = env.device->create_stream("comm", 1);
-  streams["host"] = env.device->create_stream("host", 1);
+  streams["comm"] = host().create_stream("comm", 1);
+  streams["host"] = host().create_stream("host", 1);
   if (shards || copies || env.guard.on()) streams["snapshot"] = env.device->create_stream("snapshot", 1);
-  if (shards || (!env.restore.empty() && !env.adopt)) streams["disk"] = env.device->create_stream("disk", disk_threads);
+  if (shards || (!env.restore.empty() && !env.adopt)) streams["disk"] = host().create_stream("disk", disk_threads);
   if (arena) {
     Task populate;  // else page faults slow down the first copies, and updates wait for them
     populate.name = "populate the arena";
@@ -144,8 +147,10 @@ Expected<std::unique_ptr<Worker>> Worker::create(const Plan& plan, Rank rank, Wo
 void Worker::start() {
   Impl& impl = *impl_;
   const std::int64_t begin_ns = impl.env.clock->now_ns();
-  auto done = [send = impl.env.send, clock = impl.env.clock, begin_ns](const Expected<std::int64_t>& restored,
-                                                                       std::int64_t healed) {
+  auto done = [&impl, send = impl.env.send, clock = impl.env.clock, begin_ns](Expected<std::int64_t> restored,
+                                                                              std::int64_t healed) {
+    if (restored.ok())
+      if (const Status s = impl.upload_parameters(); !s.ok()) restored = s;
     if (restored.ok()) send(Ready{*restored, static_cast<double>(clock->now_ns() - begin_ns) * 1e-9, healed});
     else send(WorkerFailed{"", restored.status()});
   };

@@ -13,6 +13,7 @@
 #include "comm/transport.h"
 #include "devices/base/storage.h"
 #include "devices/device.h"
+#include "kernels/device_ops.h"
 #include "runtime/place/guard_rule.h"
 #include "runtime/place/local_plan.h"
 #include "runtime/session/control.h"
@@ -33,6 +34,10 @@ struct WorkerEnv {
   caf::actor_system* system = nullptr;
   const Clock* clock = nullptr;
   Device* device = nullptr;
+  /// Of a device with memory of its own: what it does with long vectors there, and the host's device, which has the
+  /// streams of exchanges, files and user-defined actors. Null: `device` is the host's.
+  const kernels::DeviceOps* device_ops = nullptr;
+  Device* host = nullptr;
   comm::Transport* transport = nullptr;
   const kernels::OpSet* ops = nullptr;
   const actors::UserActorSet* user_actors = nullptr;

@@ -128,14 +128,14 @@ Worker::Impl::MadeBody Worker::Impl::segment_body(const LocalActor& a) {
       spec.gradients.push_back({plan.params[param].name, at.port, at.offset, term_bits(plan.params[param].terms)});
     }
     if (op.state_bytes > 0)
-      bound.state = {pool->data() + a.op_state_offset + op.state_offset, static_cast<std::size_t>(op.state_bytes)};
+      bound.state = {compute_pool() + a.op_state_offset + op.state_offset, static_cast<std::size_t>(op.state_bytes)};
     if (op.attrs.has("rng")) bound.rng_key = philox_key(plan.seed, op.attrs.text("rng"));
     spec.ops.push_back(std::move(bound));
   }
   spec.in = memories(a.in);
   spec.out = memories(a.out);
   spec.acts_per_step = static_cast<std::int32_t>(std::max<std::size_t>(1, a.spec.microbatches.size()));
-  spec.scratch = pool->data() + local.scratch_offset;
+  spec.scratch = compute_pool() + local.scratch_offset;
   spec.scratch_bytes = local.scratch_bytes;
   spec.op_scratch_offset = pa.op_scratch_offset;
   spec.samples_per_microbatch = plan.programs[pa.program].spec.samples;
@@ -143,6 +143,7 @@ Worker::Impl::MadeBody Worker::Impl::segment_body(const LocalActor& a) {
   spec.report = sink();
   spec.first_peak = gradients.first_peak[static_cast<std::size_t>(a.actor)];
   spec.tell = gradient_sink();
+  TROUPE_ASSIGN(spec.device, device_side(actors::SegmentBody::landing_bytes(spec)));
   return std::unique_ptr<actors::Body>(std::make_unique<actors::SegmentBody>(std::move(spec)));
 }
 
@@ -159,9 +160,10 @@ Worker::Impl::MadeBody Worker::Impl::norm_body(const LocalActor& a) {
   }
   std::int32_t params_port = 0;
   while (plan_channel(a.in[params_port]).kind != PlanChannel::Kind::parameter) ++params_port;
+  TROUPE_ASSIGN(const auto device, device_side(actors::NormBody::landing_bytes(parts)));
   return std::unique_ptr<actors::Body>(std::make_unique<actors::NormBody>(
       std::move(parts), memories(a.in), params_port, gradients.first_square_sum[static_cast<std::size_t>(a.actor)],
-      gradient_sink()));
+      gradient_sink(), device));
 }
 
 Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
@@ -196,7 +198,7 @@ Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
   return std::unique_ptr<actors::Body>(std::make_unique<actors::UpdateBody>(
       std::move(parts), memories(a.in), commit_port, own_port, memory(a.out[0]),
       plan.programs[static_cast<std::size_t>(pa.program)].optimizer.value_or(kernels::AdamW{}), commit, training.size(),
-      bind_update_ops(a)));
+      bind_update_ops(a), actors::DeviceSide{env.device_ops}));
 }
 
 actors::UpdateOps Worker::Impl::bind_update_ops(const LocalActor& a) {
@@ -240,7 +242,7 @@ actors::UpdateOps Worker::Impl::bind_update_ops(const LocalActor& a) {
     if (op.attrs.has("rng")) step.op.rng_key = philox_key(plan.seed, op.attrs.text("rng"));
     ops.steps.push_back(std::move(step));
   }
-  ops.scratch = pool->data() + local.scratch_offset;
+  ops.scratch = compute_pool() + local.scratch_offset;
   ops.scratch_bytes = local.scratch_bytes;
   ops.op_scratch_offset = pa.op_scratch_offset;
   return ops;
@@ -261,8 +263,9 @@ Worker::Impl::MadeBody Worker::Impl::digest_body(const LocalActor& a) {
   const auto told = [this, first = std::move(first)](std::int32_t param) {
     return wanted.count(param) > 0 && first.count(param) > 0;
   };
+  TROUPE_ASSIGN(const auto device, device_side(actors::DigestBody::landing_bytes(parts)));
   return std::unique_ptr<actors::Body>(
-      std::make_unique<actors::DigestBody>(std::move(parts), memory(a.in[0]), sink(), told));
+      std::make_unique<actors::DigestBody>(std::move(parts), memory(a.in[0]), sink(), told, device));
 }
 
 Worker::Impl::MadeBody Worker::Impl::user_body(const LocalActor& a) {

@@ -35,13 +35,15 @@ struct Worker::Impl {
   GradientOrder gradients;  // what the place tells of the gradients of a step
   WorkerEnv env;
   std::unique_ptr<Buffer> own_pool, own_copies, own_guards, arena;
-  std::shared_ptr<Guard> guard;    // null: nothing is guarded
-  Buffer* pool = nullptr;          // own_pool, or what the place has kept
-  Buffer* copies = nullptr;        // likewise; null: the plan keeps none
-  std::vector<StatePlace> places;  // by parameter
-  bool adopted = false;            // the job begins with what lay in the pool
-  std::int64_t healed_bytes = 0;   // taken from other places' memory
-  std::set<std::int32_t> wanted;   // parameters whose values digests bring: BeginRun
+  std::unique_ptr<Buffer> device_pool;            // null: the device has no memory of its own
+  std::vector<std::unique_ptr<Buffer>> landings;  // DeviceSide, of all bodies
+  std::shared_ptr<Guard> guard;                   // null: nothing is guarded
+  Buffer* pool = nullptr;                         // own_pool, or what the place has kept; in host memory
+  Buffer* copies = nullptr;                       // likewise; null: the plan keeps none
+  std::vector<StatePlace> places;                 // by parameter
+  bool adopted = false;                           // the job begins with what lay in the pool
+  std::int64_t healed_bytes = 0;                  // taken from other places' memory
+  std::set<std::int32_t> wanted;                  // parameters whose values digests bring: BeginRun
   std::map<std::string, std::unique_ptr<Stream>> streams;
   std::vector<caf::actor> actors;
   caf::actor conductor;
@@ -64,6 +66,12 @@ struct Worker::Impl {
   // worker_state.cpp: what outlives a step
   void initialise_parameters();
   void clear_op_state();
+  /// Where parameters lie in memory of the device: copies them there, when they lie whole in the pool. Error: the
+  /// device's.
+  Status upload_parameters();
+  /// With room for `bytes` bytes of each act. Error: memory.
+  Expected<actors::DeviceSide> device_side(std::int64_t bytes);
+  Device& host() const { return env.host ? *env.host : *env.device; }
   RestorePlaces restore_places() const;
   /// What outlives the processes of the place where its job recovers.
   std::byte* kept() const { return copies ? copies->data() : pool->data(); }
@@ -79,10 +87,14 @@ struct Worker::Impl {
 
   PortMemory memory(std::int32_t local_channel) const {
     const LocalChannel& c = local.channels[local_channel];
-    const bool host = plan_channel(local_channel).kind == PlanChannel::Kind::snapshot;
-    Buffer* buffer = host ? arena.get() : pool;  // no arena: this place has nothing to save
-    return {buffer ? buffer->data() + c.offset : nullptr, c.slot_bytes};
+    const bool fed = plan_channel(local_channel).writer < 0;
+    if (device_pool && c.of_device) return {device_pool->data() + c.offset, c.slot_bytes, pool->data() + c.offset, fed};
+    const bool saved = plan_channel(local_channel).kind == PlanChannel::Kind::snapshot;
+    Buffer* buffer = saved ? arena.get() : pool;  // no arena: this place has nothing to save
+    return {buffer ? buffer->data() + c.offset : nullptr, c.slot_bytes, nullptr, fed};
   }
+  /// The pool in which only what the device computes touches memory: scratch, op state.
+  std::byte* compute_pool() const { return (device_pool ? device_pool.get() : pool)->data(); }
   std::vector<PortMemory> memories(const std::vector<std::int32_t>& channels) const {
     std::vector<PortMemory> out;
     for (auto c : channels) out.push_back(memory(c));

@@ -67,7 +67,7 @@ void Worker::Impl::initialise_parameters() {
       for (const auto& p : plan.params) {
         if (p.stored() != c.tensors[i]) continue;
         auto v = view(p.stored());
-        v.data = memory(a.out[0]).base + c.offsets[i];
+        v.data = memory(a.out[0]).words_at(0) + c.offsets[i];
         if (p.init == Init::Kind::normal) kernels::init_normal(v, philox_key(plan.seed, p.name), p.init_value, serial);
         else kernels::init_constant(v, p.init_value, serial);
       }
@@ -77,7 +77,7 @@ void Worker::Impl::initialise_parameters() {
 void Worker::Impl::begin_with(std::int64_t version, const std::vector<std::int32_t>& exponents) {
   for (const auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::update) continue;
-    std::byte* slot = memory(a.out[0]).at(a.spec.first_slot);
+    std::byte* slot = memory(a.out[0]).words_at(a.spec.first_slot);
     for (const auto& ref : plan_actor(a).params) {
       std::byte* at = slot + exponent_at(plan_channel(a.out[0]), ref.index);
       const std::int32_t exponent = exponents.at(static_cast<std::size_t>(ref.param));
@@ -109,7 +109,32 @@ Status Worker::Impl::adopt(std::int64_t version) {
 
 void Worker::Impl::clear_op_state() {
   for (const auto& a : local.actors)
-    std::fill_n(pool->data() + a.op_state_offset, plan_actor(a).op_state_bytes, std::byte{0});
+    if (!device_pool)  // which is zero
+      std::fill_n(pool->data() + a.op_state_offset, plan_actor(a).op_state_bytes, std::byte{0});
+}
+
+Status Worker::Impl::upload_parameters() {
+  if (!device_pool) return {};
+  for (const auto& a : local.actors) {
+    if (plan_actor(a).kind != PlanActor::Kind::update || !local.channels[a.out[0]].of_device) continue;
+    const PortMemory slots = memory(a.out[0]);
+    const std::int32_t first = a.spec.first_slot;
+    TROUPE_TRY(env.device_ops->copy_now(slots.at(first), slots.words_at(first), slots.slot_bytes));
+  }
+  return {};
+}
+
+Expected<actors::DeviceSide> Worker::Impl::device_side(std::int64_t bytes) {
+  actors::DeviceSide side{env.device_ops, nullptr, nullptr, bytes};
+  if (!env.device_ops || bytes == 0) return side;
+  const auto all = static_cast<std::size_t>(bytes * actors::DeviceSide::acts);
+  TROUPE_ASSIGN(auto device, env.device->allocate(all));
+  TROUPE_ASSIGN(auto landing, env.device->allocate_pinned(all));
+  side.device = device->data();
+  side.host = landing->data();
+  landings.push_back(std::move(device));
+  landings.push_back(std::move(landing));
+  return side;
 }
 
 std::int64_t Worker::Impl::offset_of_rows(std::int32_t param, StatePart part, const Extent& rows) const {
@@ -129,7 +154,7 @@ Worker::Impl::MadeBody Worker::Impl::snapshot_body(const LocalActor& a) {
     copies.push_back({offset_of_rows(ref->param, part_of(e.kind), e.extent), e.offset, e.bytes()});
   }
   return std::unique_ptr<actors::Body>(
-      std::make_unique<actors::SnapshotBody>(std::move(copies), memory(a.in[0]), memory(a.out[0])));
+      std::make_unique<actors::SnapshotBody>(std::move(copies), memory(a.in[0]), memory(a.out[0]), env.device_ops));
 }
 
 Worker::Impl::MadeBody Worker::Impl::copy_body(const LocalActor& a) {
@@ -142,7 +167,7 @@ Worker::Impl::MadeBody Worker::Impl::copy_body(const LocalActor& a) {
     if (held.group == plan_actor(a).name && env.adopt && held.version == *env.adopt) first = held.slot;
   const actors::CopyMemory memory_of{kept() + a.copies.offset, a.copies.slot_bytes, a.copies.version_offset};
   return std::unique_ptr<actors::Body>(
-      std::make_unique<actors::CopyBody>(std::move(runs), memory(a.in[0]), memory_of, first));
+      std::make_unique<actors::CopyBody>(std::move(runs), memory(a.in[0]), memory_of, first, env.device_ops));
 }
 
 Status Worker::Impl::make_shards() {
@@ -174,7 +199,7 @@ Status Worker::Impl::make_shards() {
 }
 
 TransferEnv Worker::Impl::transfer_env() {
-  TransferEnv transfer{*env.transport, *env.device, *streams.at("comm"), {}, env.progress};
+  TransferEnv transfer{*env.transport, host(), *streams.at("comm"), {}, env.progress};
   transfer.header.job = env.generation.job;
   transfer.header.generation = env.generation.number;
   return transfer;
