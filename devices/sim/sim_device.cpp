@@ -132,6 +132,11 @@ std::unique_ptr<Stream> SimDevice::create_stream(const std::string& name, int) {
   return std::make_unique<SimStream>(loop_, name, halt_);
 }
 
+void SimDevice::on_dead(std::function<void(Status)> f) {
+  if (!cause_.ok()) return f(cause_);
+  on_dead_ = std::move(f);
+}
+
 void SimDevice::hang() { halt_->stuck = true; }
 
 void SimDevice::pause_until(std::int64_t ns) { halt_->until_ns = std::max(halt_->until_ns, ns); }

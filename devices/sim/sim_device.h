@@ -31,13 +31,14 @@ class SimDevice final : public Device {
   Expected<std::unique_ptr<Buffer>> allocate(std::size_t bytes) override;
   std::unique_ptr<Stream> create_stream(const std::string& name, int threads) override;
 
-  /// Called once, by die().
-  void set_on_dead(std::function<void(const Status&)> on_dead) { on_dead_ = std::move(on_dead); }
+  /// `f` is called by die().
+  void on_dead(std::function<void(Status)> f) override;
   /// No task starts or completes any more; nothing reports it (SD-4).
   void hang();
   /// No task starts or completes before this time (SD-5). Of two pauses the longer one counts.
   void pause_until(std::int64_t ns);
-  /// As hang(), but on_dead is called and allocate fails with `cause`. REQUIRES an error. A second call does nothing.
+  /// As hang(), but the function of on_dead is called and allocate fails with `cause`. REQUIRES an error. A second
+  /// call does nothing.
   void die(Status cause);
 
  private:
@@ -50,7 +51,7 @@ class SimDevice final : public Device {
   };
   std::shared_ptr<Halt> halt_;  ///< shared with streams, for the same reason
   Status cause_;
-  std::function<void(const Status&)> on_dead_;
+  std::function<void(Status)> on_dead_;
 };
 
 }  // namespace troupe

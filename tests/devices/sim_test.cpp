@@ -136,7 +136,7 @@ TEST_CASE("SD-4 (dead device): a hung device starts nothing, completes nothing, 
 TEST_CASE("SD-4: a dead device says so once, and allocates no more") {
   Bench bench;
   std::vector<std::string> deaths;
-  bench.device.set_on_dead([&](const Status& s) { deaths.push_back(s.message()); });
+  bench.device.on_dead([&](const Status& s) { deaths.push_back(s.message()); });
   bench.submit("during", 5e-9);
   bench.loop.at(2, [&] { bench.device.die({Code::unavailable, "xid 79"}); });
   bench.loop.at(3, [&] { bench.device.die({Code::unavailable, "again"}); });
