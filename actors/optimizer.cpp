@@ -73,7 +73,7 @@ Status NormBody::run(const ActContext& c, Parallel& par) {
   const double* landed = squares;
   if (queue && done > 0) {
     landed = reinterpret_cast<const double*>(device_.host_of(c.act.number));
-    device_.ops->copy(queue, device_.host_of(c.act.number), squares, done * size_of(DType::f64));
+    device_.ops->land(queue, device_.host_of(c.act.number), squares, done * size_of(DType::f64));
   }
   par.after([this, landed] {
     GradientPart all{first_, 0, {}};
@@ -225,6 +225,7 @@ Status UpdateBody::run(const UpdateOps::Step& step, const Act& act) const {
   call.attrs = &step.op.attrs;
   call.scratch = {ops_.scratch + ops_.op_scratch_offset,
                   static_cast<std::size_t>(ops_.scratch_bytes - ops_.op_scratch_offset)};
+  if (!ops_.op_scratch.empty()) call.scratch = ops_.op_scratch;
   call.par = &act.parallel;
   call.queue = queue;
   call.rng_key = step.op.rng_key;
@@ -294,7 +295,7 @@ Status DigestBody::issue(const ActContext& c, Parallel& par) {
     device_.ops->copy(par.queue(), elements->data(), view.data, view.bytes());
     par.after([this, c, i, elements] { report_elements(parts_[i], elements->data(), c); });
   }
-  device_.ops->copy(par.queue(), device_.host_of(c.act.number), words, std::ssize(parts_) * 3 * size_of(DType::i64));
+  device_.ops->land(par.queue(), device_.host_of(c.act.number), words, std::ssize(parts_) * 3 * size_of(DType::i64));
   par.after([this, c, landed] {
     for (std::size_t i = 0; i < parts_.size(); ++i)
       report(parts_[i], {{landed[3 * i], landed[3 * i + 1]}, landed[3 * i + 2] == 0}, c);

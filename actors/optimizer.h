@@ -71,6 +71,7 @@ struct UpdateOps {
   std::byte* scratch = nullptr;
   std::int64_t scratch_bytes = 0;
   std::int64_t op_scratch_offset = 0;  ///< of the kernels' own scratch
+  std::span<std::byte> op_scratch;     ///< SegmentSpec::op_scratch
 };
 
 /// AdamW (Loshchilov and Hutter, 2019), or ops of the application, over a group of parameters. Input `commit_port`

@@ -57,6 +57,7 @@ kernels::Call SegmentBody::call_of(const BoundOp& op, const ActContext& c, float
   call.attrs = &op.attrs;
   call.scratch = {spec_.scratch + spec_.op_scratch_offset,
                   static_cast<std::size_t>(spec_.scratch_bytes - spec_.op_scratch_offset)};
+  if (!spec_.op_scratch.empty()) call.scratch = spec_.op_scratch;
   call.state = op.state;
   call.rng_key = op.rng_key;
   call.step = c.step;
@@ -120,7 +121,7 @@ Status SegmentBody::issue(const ActContext& c, Parallel& parallel) {
     if (RunningAct::own) RunningAct::own->op = op.name.c_str();
     if (!op.def) {
       kernels::View v = resolve(op.in.front(), c);
-      device.ops->copy(queue, landed + at, v.data, v.bytes());
+      device.ops->land(queue, landed + at, v.data, v.bytes());
       v.data = landed + at;
       at += aligned(v.bytes());
       reports.emplace_back(&op, std::move(v));
@@ -136,7 +137,7 @@ Status SegmentBody::issue(const ActContext& c, Parallel& parallel) {
       if (const auto g = op.out[i].gradient; g >= 0)
         peaks.push_back({static_cast<std::size_t>(g), call.out[i].exponent});
   }
-  if (outs > 0) device.ops->copy(queue, landed, on_device, outs * size_of(DType::f32));
+  if (outs > 0) device.ops->land(queue, landed, on_device, outs * size_of(DType::f32));
   parallel.after([this, c, landed, peaks = std::move(peaks), reports = std::move(reports)] {
     if (c.local == 0) terms_.assign(spec_.gradients.size(), {});
     for (const auto& [op, values] : reports) report(*op, values, c);

@@ -62,6 +62,7 @@ struct SegmentSpec {
   ReportSink report;
   std::size_t first_peak = 0;  ///< the place's index of the first gradient's peak
   DeviceSide device;           ///< with landing_bytes() for each act
+  std::span<std::byte> op_scratch;  ///< of a device: the ops' own scratch, by the rules of their bodies there
   GradientSink tell;           ///< may be empty where there is no gradient
 };
 

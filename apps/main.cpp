@@ -26,6 +26,11 @@
 #include "devices/base/log.h"
 #include "devices/base/storage.h"
 #include "runtime/launch/last_words.h"
+#if defined(TROUPE_ON_GPUS)
+#include "runtime/accelerators/cuda.h"
+#elif defined(TROUPE_ON_FIBERS)
+#include "runtime/accelerators/fibers.h"
+#endif
 
 using troupe::lm::JobArguments;
 
@@ -225,6 +230,11 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
       ->check(troupe::window_of_steps(a.trace))
       ->type_name("FIRST:COUNT");
   train->add_flag("--pin", a.pin, "pin each compute thread to a core of its own");
+  train
+      ->add_option("--device", a.device,
+                   "where workers compute: cpu, cuda (all GPUs of the machine, in turn), or cuda:0,2 (these)")
+      ->type_name("DEVICE")
+      ->capture_default_str();
   train->add_flag("--quiet", a.quiet, "no progress line, no summary");
   auto* sample =
       train->add_option("--sample", a.sample_text, "at the end, go on from this text (default: sample.prompt)")
@@ -366,6 +376,11 @@ int main(int argc, char** argv) {
   troupe::runtime::App app;
   troupe::lm::register_actors(app);
   troupe::calibrate::register_actors(app);
+#if defined(TROUPE_ON_GPUS)
+  app.accelerator(troupe::runtime::cuda_accelerator());
+#elif defined(TROUPE_ON_FIBERS)
+  app.accelerator(troupe::runtime::fiber_accelerator());
+#endif
   app.serve_if_worker(argc, argv);
   keep_standard_streams();
   outlive_readers();

@@ -118,6 +118,12 @@ class Device {
   virtual Expected<std::unique_ptr<Buffer>> allocate(std::size_t bytes) = 0;
   /// The same in host memory that this device copies to and from fast: pinned where it is not the host itself.
   virtual Expected<std::unique_ptr<Buffer>> allocate_pinned(std::size_t bytes) { return allocate(bytes); }
+  /// Lets the device read and write host memory of the caller's, as far as it is not the host itself, while what this
+  /// returns exists. Error: the device's.
+  virtual Expected<std::shared_ptr<void>> pin(std::byte* data, std::size_t bytes) {
+    static_cast<void>(data), static_cast<void>(bytes);
+    return std::shared_ptr<void>();
+  }
   /// A new stream with `threads` threads for each task.
   virtual std::unique_ptr<Stream> create_stream(const std::string& name, int threads) = 0;
   /// A fence for one task (Task::reaches). Null where no stream runs ahead: on_done of that task orders others there.

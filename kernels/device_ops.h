@@ -18,6 +18,9 @@ class DeviceOps {
   virtual ~DeviceOps() = default;
   /// Copies bytes between any two of the device's and the host's memory.
   virtual void copy(void* queue, void* to, const void* from, std::int64_t bytes) const = 0;
+  /// The same for few bytes that the host waits for, from the device into pinned memory: past the queue of copies, in
+  /// which a snapshot may be under way. REQUIRES: multiples of 4 bytes.
+  virtual void land(void* queue, void* host, const void* from, std::int64_t bytes) const = 0;
   /// The same, now: returns when it is done. Error: that of the device.
   virtual Status copy_now(void* to, const void* from, std::int64_t bytes) const = 0;
   /// to[0, n) = value.

@@ -26,6 +26,7 @@ struct JobArguments {
   TraceWindow trace;
   std::int64_t zero = -1;  ///< ZeRO stage; -1: the configuration's
   bool pin = false;
+  std::string device = "cpu";  ///< JobOptions::device
   bool quiet = false;
   bool sample = false;
   std::string sample_text;

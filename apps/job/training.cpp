@@ -449,6 +449,7 @@ Expected<Plan> Training::replan(const StageWidths& dp) const {
 JobOptions Training::options() {
   JobOptions o;
   o.threads = static_cast<int>(p_.config.run.threads);
+  o.device = a_.device;
   o.pin = a_.pin;
   o.tls = a_.tls;
   o.net_devices = a_.net_devices;

@@ -56,7 +56,7 @@ void App::serve_if_worker(int argc, char** argv) const {
   end_with_words("worker", exit_worker);
   name_act_of_crash();
   serving = ::getpid();
-  const int code = worker_process(fd, memory_fd, ops_, actors_);
+  const int code = worker_process(fd, memory_fd, ops_, actors_, accelerator_.get());
   std::fflush(nullptr);
   // Skips the static destructors of libraries: none matters here, and some (UCX, oneDNN) are slow.
   ::_exit(code);
@@ -161,6 +161,21 @@ Status check_cores(const Plan& plan, int threads) {
                                              plan.workers(), threads, need, have));
 }
 
+/// What is to be said of JobOptions::device; empty: nothing.
+std::string wrong_device(const std::string& device) {
+  const auto colon = device.find(':');
+  const std::string expected = "expected 'cpu', 'cuda', or 'cuda:' and numbers with commas between them";
+  if (device == "cpu" || (!device.empty() && colon == std::string::npos)) return "";
+  if (device.empty() || colon == 0 || colon + 1 == device.size() || device.back() == ',') return expected;
+  bool digit = false;  // before this character
+  for (std::size_t i = colon + 1; i < device.size(); ++i) {
+    const bool now = device[i] >= '0' && device[i] <= '9';
+    if (!now && (device[i] != ',' || !digit)) return expected;
+    digit = now;
+  }
+  return "";
+}
+
 /// Error: a number of `o` that is out of its range; a throttle of a link that no two workers have.
 Status check_ranges(const JobOptions& o, Rank workers) {
   const auto refuse = [](const std::string& name, auto value, const std::string& expected) {
@@ -169,6 +184,7 @@ Status check_ranges(const JobOptions& o, Rank workers) {
   constexpr double paced_max = 1e9;                                   // a kernel's second then is thirty years
   constexpr std::int64_t latency_max_ns = 100'000ll * 1'000'000'000;  // as long as the command takes
   if (o.threads < 1) return refuse("threads", o.threads, "use 1 or more");
+  if (const auto wrong = wrong_device(o.device); !wrong.empty()) return refuse("device", o.device, wrong);
   if (!(o.paced >= 0 && o.paced < paced_max))
     return refuse("paced", o.paced, fmt::format("use 0 for kernels that compute, or a scale below {:g}", paced_max));
   if (!o.run_kernels && o.paced == 0) return refuse("run_kernels", o.run_kernels, "only a paced job may do without");
@@ -281,6 +297,13 @@ Status take_checkpoints(const Plan& plan, JobOptions& o, int& code) {
 
 Status App::check(const Plan& plan, const JobOptions& options) const {
   TROUPE_TRY(check_job(plan, options));
+  if (options.device != "cpu") {
+    const std::string kind = options.device.substr(0, options.device.find(':'));
+    if (!accelerator_ || accelerator_->kind != kind)
+      return invalid(fmt::format("device '{}': this program has no devices of kind '{}': build it where the CUDA toolkit "
+                                 "is found, or compute on 'cpu'",
+                                 options.device, kind));
+  }
   TROUPE_TRY(check_descriptors(plan.workers() + options.spares, options.recovers));
   return options.pin ? check_cores(plan, options.threads) : Status{};
 }

@@ -24,6 +24,7 @@
 #include "runtime/search/shapes.h"
 #include "runtime/session/checkpoint_tracker.h"
 #include "runtime/session/session.h"
+#include "runtime/worker/accelerator.h"
 #include "runtime/worker/injection.h"
 
 namespace troupe::runtime {
@@ -69,6 +70,9 @@ struct JobOptions {
   SessionOptions session;
   CheckpointOptions checkpoint;                    ///< for plans with CompileOptions::snapshots; `restore` for any plan
   int threads = 1;                                 ///< of each worker's compute stream: 1 or more
+  /// Where places compute: "cpu", or "cuda", "cuda:0", "cuda:0,1": of this kind (App::accelerator), all devices of the
+  /// machine, or these, place by place in turn.
+  std::string device = "cpu";
   std::string tls;                                 ///< UCX transports; empty: its choice
   std::vector<std::string> net_devices;            ///< UCX network device per rank; empty: see hellos()
   std::vector<std::vector<std::string>> prefixes;  ///< per rank: a command put before the worker's
@@ -170,7 +174,9 @@ class App {
     actor(kind, make, acts);
   }
   const actors::UserActorSet& actors() const { return actors_; }
-
+  /// Registers a kind of device on which places may compute (JobOptions::device), for the ops registered so far and
+  /// later.
+  void accelerator(Accelerator accelerator) { accelerator_ = std::make_shared<Accelerator>(std::move(accelerator)); }
   /// In a worker process: runs it and does not return. Elsewhere returns. In both, first gives SIGHUP, SIGILL, SIGBUS,
   /// SIGFPE and SIGSEGV, which UCX takes as it is loaded, the effect back that they had, and ignores SIGXFSZ: a file at
   /// its limit (ulimit -f) is an error, as a full disk is. A handler that main has installed stays. REQUIRES: called in
@@ -209,12 +215,14 @@ class App {
   Status check_job(const Plan& plan, const JobOptions& options) const;
 
   kernels::OpSet ops_;
+  std::shared_ptr<const Accelerator> accelerator_;  ///< null: places compute on this machine's processor only
   actors::UserActorSet actors_;
   std::set<std::string> by_history_;  // kinds of actors that no job may have which recovers
 };
 
 /// Runs a worker process whose control link is `fd`, from its first message (PlanBytes) on. `memory_fd`: of memory that
 /// outlives it (map_kept); -1: there is none. Returns its exit code.
-int worker_process(int fd, int memory_fd, const kernels::OpSet& ops, const actors::UserActorSet& actors);
+int worker_process(int fd, int memory_fd, const kernels::OpSet& ops, const actors::UserActorSet& actors,
+                   const Accelerator* accelerator = nullptr);
 
 }  // namespace troupe::runtime

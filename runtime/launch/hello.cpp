@@ -25,6 +25,16 @@ std::string device_of_all(const JobOptions& options) {
   return "lo";
 }
 
+/// The device of worker r: JobOptions::device names those of a kind, which workers take in turn.
+std::string device_of(const std::string& devices, Rank r) {
+  const auto colon = devices.find(':');
+  if (colon == std::string::npos) return devices;
+  std::vector<std::string> numbers;
+  for (std::size_t at = colon; at != std::string::npos; at = devices.find(',', at + 1))
+    numbers.push_back(devices.substr(at + 1, devices.find(',', at + 1) - at - 1));
+  return devices.substr(0, colon + 1) + numbers[static_cast<std::size_t>(r) % numbers.size()];
+}
+
 }  // namespace
 
 std::vector<Hello> hellos(const JobOptions& options, Rank workers, const CheckpointTarget& save) {
@@ -45,6 +55,7 @@ std::vector<Hello> hellos(const JobOptions& options, Rank workers, const Checkpo
   for (Rank r = 0; r < workers; ++r) {
     const auto i = static_cast<std::size_t>(r);
     hello.rank = hello.place = r;
+    hello.device = device_of(options.device, r);
     hello.net_device = i < options.net_devices.size() ? options.net_devices[i] : device_of_all(options);
     if (options.pin) {  // its own cores first, then cores that no worker has
       hello.cores.assign(cores.begin() + i * threads, cores.begin() + (i + 1) * threads);

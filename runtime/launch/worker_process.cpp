@@ -155,8 +155,10 @@ class WatchedLinks {
 /// A process, from its first message on.
 class PlaceProcess {
  public:
-  PlaceProcess(Control& control, int memory_fd, const kernels::OpSet& ops, const actors::UserActorSet& user_actors)
-      : control_(control), memory_fd_(memory_fd), ops_(ops), user_actors_(user_actors) {}
+  PlaceProcess(Control& control, int memory_fd, const kernels::OpSet& ops, const actors::UserActorSet& user_actors,
+               const Accelerator* accelerator)
+      : control_(control), memory_fd_(memory_fd), accelerator_(accelerator),
+        ops_(accelerator ? accelerator->with_bodies(ops) : ops), user_actors_(user_actors) {}
 
   /// Returns the exit code.
   int run() {
@@ -290,6 +292,19 @@ class PlaceProcess {
                                              of.number);
   }
 
+  /// Where the place computes, of the kind that the program has registered. Error: it has not, or there is none.
+  Expected<std::unique_ptr<Device>> open_accelerator() const {
+    const auto colon = hello_.device.find(':');
+    const std::string kind = hello_.device.substr(0, colon);
+    if (!accelerator_ || accelerator_->kind != kind)
+      return invalid(fmt::format("this program has no devices of kind '{}': build it where the toolkit of such devices "
+                                 "is found, or take 'cpu'",
+                                 kind));
+    const int number = colon == std::string::npos ? -1 : std::atoi(hello_.device.c_str() + colon + 1);
+    return accelerator_->open(number, hello_.place, clock_);
+  }
+
+  /// Of the host's processor, or paced.
   std::unique_ptr<Device> make_device() const {
     if (hello_.paced > 0) {
       PacedOptions paced;
@@ -321,6 +336,19 @@ class PlaceProcess {
     const std::unique_ptr<comm::Transport> transport = cuttable(throttled(*std::move(opened)));
     std::optional<WatchedLinks> watched;
     const std::unique_ptr<Device> device = make_device();
+    std::unique_ptr<Device> accelerator;
+    std::shared_ptr<void> pinned;
+    if (!hello_.device.empty() && hello_.device != "cpu") {
+      auto opened_device = open_accelerator();
+      if (!opened_device.ok()) return fail(opened_device.status());
+      accelerator = *std::move(opened_device);
+      if (memory_) {
+        auto pins = accelerator->pin(memory_->data(), memory_->size());
+        if (!pins.ok()) return fail(pins.status());
+        pinned = *std::move(pins);
+      }
+      accelerator->on_dead([this](const Status& why) { tell(WorkerFailed{"", why}); });
+    }
     Stopped stopped;
     {
       ProductionConfig config;
@@ -329,6 +357,11 @@ class PlaceProcess {
       env.system = &system;
       env.clock = &clock_;
       env.device = device.get();
+      if (accelerator) {
+        env.device = accelerator.get();
+        env.host = device.get();
+        env.device_ops = accelerator_->ops.get();
+      }
       env.transport = transport.get();
       env.ops = &ops_;
       env.user_actors = &user_actors_;
@@ -421,7 +454,8 @@ class PlaceProcess {
 
   Control& control_;
   int memory_fd_;
-  const kernels::OpSet& ops_;
+  const Accelerator* accelerator_;  // null: the program has registered none
+  const kernels::OpSet ops_;
   const actors::UserActorSet& user_actors_;
   Plan plan_;
   Hello hello_;
@@ -438,9 +472,10 @@ class PlaceProcess {
 
 }  // namespace
 
-int worker_process(int fd, int memory_fd, const kernels::OpSet& ops, const actors::UserActorSet& user_actors) {
+int worker_process(int fd, int memory_fd, const kernels::OpSet& ops, const actors::UserActorSet& user_actors,
+                   const Accelerator* accelerator) {
   Control control(fd);
-  return PlaceProcess(control, memory_fd, ops, user_actors).run();
+  return PlaceProcess(control, memory_fd, ops, user_actors, accelerator).run();
 }
 
 }  // namespace troupe::runtime

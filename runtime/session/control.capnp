@@ -22,7 +22,7 @@ struct ToWorker {
       rank @1 :Int32; saveJob @3 :UInt64; threads @4 :Int32;
       tls @5 :Text; netDevice @6 :Text; traceFirst @7 :Int64; paced @8 :Float64; runKernels @9 :Bool;
       traceSteps @25 :Int64; cores @26 :List(Int32); throttle @27 :List(Throttle);
-      saveDir @28 :Text; logLevel @30 :UInt8; beatMs @35 :Int32; neighbours @44 :Int32; injections @36 :List(Text); place @37 :Int32; memory @38 :Text;
+      saveDir @28 :Text; logLevel @30 :UInt8; beatMs @35 :Int32; neighbours @44 :Int32; injections @36 :List(Text); place @37 :Int32; memory @38 :Text; device @51 :Text;
     }
     connect :group {
       addresses @10 :List(Address); adopt @32 :Int64; restore @31 :Text; homePlan @39 :Data; homes @40 :List(Text); homeOwn @41 :List(Int32);

@@ -146,6 +146,7 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    for (unsigned i = 0; i < m.injections.size(); ++i) injections.set(i, m.injections[i]);
                    h.setPlace(m.place);
                    h.setMemory(m.memory);
+                   h.setDevice(m.device);
                  },
                  [&](const Connect& m) {
                    auto x = b.initConnect();
@@ -323,6 +324,7 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
             for (auto text : h.getInjections()) hello.injections.push_back(text.cStr());
             hello.place = h.getPlace();
             hello.memory = h.getMemory().cStr();
+            hello.device = h.getDevice().cStr();
             check(hello);
             return hello;
           }

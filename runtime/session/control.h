@@ -52,6 +52,7 @@ struct PlanBytes {
 struct Hello {
   Rank rank = 0;
   std::int32_t threads = 1;
+  std::string device;           ///< "cpu"; "cuda", "cuda:1": see JobOptions::device, of this worker
   std::string tls, net_device;  ///< UCX; empty: its choice
   TraceWindow trace;
   double paced = 0;         ///< > 0: the paced device, at this scale

@@ -72,6 +72,7 @@ Status Worker::Impl::build() {
   }
   if (env.device_ops) {
     TROUPE_ASSIGN(device_pool, env.device->allocate(static_cast<std::size_t>(local.pool_bytes)));
+    TROUPE_TRY(take_op_scratch());
   }
   REQUIRE(static_cast<std::int64_t>(pool->size()) >= local.pool_bytes, pool->size(), local.pool_bytes);
   if (local.arena_bytes > 0) {

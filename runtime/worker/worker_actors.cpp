@@ -144,6 +144,7 @@ Worker::Impl::MadeBody Worker::Impl::segment_body(const LocalActor& a) {
   spec.first_peak = gradients.first_peak[static_cast<std::size_t>(a.actor)];
   spec.tell = gradient_sink();
   TROUPE_ASSIGN(spec.device, device_side(actors::SegmentBody::landing_bytes(spec)));
+  spec.op_scratch = own_scratch();
   return std::unique_ptr<actors::Body>(std::make_unique<actors::SegmentBody>(std::move(spec)));
 }
 
@@ -245,6 +246,7 @@ actors::UpdateOps Worker::Impl::bind_update_ops(const LocalActor& a) {
   ops.scratch = compute_pool() + local.scratch_offset;
   ops.scratch_bytes = local.scratch_bytes;
   ops.op_scratch_offset = pa.op_scratch_offset;
+  ops.op_scratch = own_scratch();
   return ops;
 }
 

@@ -37,6 +37,7 @@ struct Worker::Impl {
   std::unique_ptr<Buffer> own_pool, own_copies, own_guards, arena;
   std::unique_ptr<Buffer> device_pool;            // null: the device has no memory of its own
   std::vector<std::unique_ptr<Buffer>> landings;  // DeviceSide, of all bodies
+  std::unique_ptr<Buffer> op_scratch;             // of the bodies of ops on the device, which take turns
   std::shared_ptr<Guard> guard;                   // null: nothing is guarded
   Buffer* pool = nullptr;                         // own_pool, or what the place has kept; in host memory
   Buffer* copies = nullptr;                       // likewise; null: the plan keeps none
@@ -71,6 +72,11 @@ struct Worker::Impl {
   Status upload_parameters();
   /// With room for `bytes` bytes of each act. Error: memory.
   Expected<actors::DeviceSide> device_side(std::int64_t bytes);
+  /// Makes `op_scratch`. Error: an op of the place that has no body for the device, memory.
+  Status take_op_scratch();
+  std::span<std::byte> own_scratch() const {
+    return op_scratch ? std::span(op_scratch->data(), op_scratch->size()) : std::span<std::byte>();
+  }
   Device& host() const { return env.host ? *env.host : *env.device; }
   RestorePlaces restore_places() const;
   /// What outlives the processes of the place where its job recovers.

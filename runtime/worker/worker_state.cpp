@@ -124,6 +124,29 @@ Status Worker::Impl::upload_parameters() {
   return {};
 }
 
+Status Worker::Impl::take_op_scratch() {
+  std::int64_t bytes = 1;
+  for (const auto& a : local.actors) {
+    const auto kind = plan_actor(a).kind;
+    if (kind != PlanActor::Kind::segment && kind != PlanActor::Kind::update) continue;
+    for (const PlanOp& op : plan_actor(a).ops) {
+      const kernels::OpDef* def = env.ops->find(op.op);
+      if (!def) continue;  // a report, or what an update does itself
+      if (!def->cuda.issue)
+        return invalid(fmt::format("op '{}' ({}) has no body for this device: give it one (OpDef::cuda), or let the job "
+                                   "compute on 'cpu'",
+                                   op.name, op.op));
+      std::vector<kernels::TensorType> in, out;
+      for (const auto& o : op.in) in.push_back({plan.tensors[o.tensor].dtype, view(o.tensor).shape});
+      for (const auto& o : op.out) out.push_back({plan.tensors[o.tensor].dtype, view(o.tensor).shape});
+      const auto& rule = def->cuda.scratch_bytes ? def->cuda.scratch_bytes : def->scratch_bytes;
+      if (rule) bytes = std::max(bytes, rule(in, out, op.attrs));
+    }
+  }
+  TROUPE_ASSIGN(op_scratch, env.device->allocate(static_cast<std::size_t>(bytes)));
+  return {};
+}
+
 Expected<actors::DeviceSide> Worker::Impl::device_side(std::int64_t bytes) {
   actors::DeviceSide side{env.device_ops, nullptr, nullptr, bytes};
   if (!env.device_ops || bytes == 0) return side;
