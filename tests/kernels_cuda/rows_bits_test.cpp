@@ -18,7 +18,7 @@ using N = std::int64_t;
 TensorType floats(Shape shape) { return {DType::f32, std::move(shape)}; }
 TensorType integers(Shape shape) { return {DType::i32, std::move(shape)}; }
 
-/// Compares one op on tensors that each case makes. Rows of `integer_range` bounds are those of the integer inputs.
+/// Compares an op's bodies on tensors that a test case makes.
 struct Compared {
   OpSet ops = cuda::with_cuda_bodies(standard_ops());
   test::Device* gpu = device();
