@@ -5,7 +5,7 @@
 
 namespace troupe {
 
-class SerialParallel final : public Parallel {
+class SerialParallel : public Parallel {
  public:
   int threads() const override { return 1; }
   void for_each(std::int64_t n, const std::function<void(std::int64_t)>& body) override {

@@ -11,6 +11,28 @@
 
 namespace troupe {
 
+namespace {
+
+/// What a stream lends to a task. Issued work is done when `finish` is called.
+class SimParallel final : public SerialParallel {
+ public:
+  explicit SimParallel(void* queue) : queue_(queue) {}
+  void* queue() override { return queue_; }
+  void after(std::function<void()> host_part) override {
+    if (queue_) parts_.push_back(std::move(host_part));
+    else host_part();
+  }
+  void finish() {
+    for (const auto& part : parts_) part();
+  }
+
+ private:
+  void* const queue_;
+  std::vector<std::function<void()>> parts_;
+};
+
+}  // namespace
+
 /// The loop's events hold the State weakly: a stream may be destroyed before its events are due.
 class SimStream final : public Stream {
  public:
@@ -23,10 +45,13 @@ class SimStream final : public Stream {
     std::uint64_t started = 0;  ///< numbers the running task: an event of an ended one finds another
     bool choosing = false;      ///< a choice is in the loop
     bool in_callback = false;
+    void* queue_of_device = nullptr;
   };
 
-  SimStream(SimLoop& loop, std::string name, std::shared_ptr<SimDevice::Halt> halt)
-      : name_(std::move(name)), state_(new State{loop, std::move(halt), {}, {}}) {}
+  SimStream(SimLoop& loop, std::string name, std::shared_ptr<SimDevice::Halt> halt, void* queue)
+      : name_(std::move(name)), state_(new State{loop, std::move(halt), {}, {}}) {
+    state_->queue_of_device = queue;
+  }
   ~SimStream() override { quiesce(); }
 
   const std::string& name() const override { return name_; }
@@ -81,9 +106,10 @@ class SimStream final : public Stream {
   }
 
   static void finish(const std::shared_ptr<State>& s) {
-    SerialParallel parallel;
+    SimParallel parallel(s->queue_of_device);
     s->in_callback = true;
     if (s->running->work) s->running->work(parallel);
+    parallel.finish();
     if (s->running->on_done) s->running->on_done(s->begin_ns, s->loop.now_ns());
     s->in_callback = false;
     s->running.reset();
@@ -129,7 +155,8 @@ Expected<std::unique_ptr<Buffer>> SimDevice::allocate(std::size_t bytes) {
 }
 
 std::unique_ptr<Stream> SimDevice::create_stream(const std::string& name, int) {
-  return std::make_unique<SimStream>(loop_, name, halt_);
+  const bool issues = name == "compute" || name == "snapshot";
+  return std::make_unique<SimStream>(loop_, name, halt_, issues ? queue_ : nullptr);
 }
 
 void SimDevice::on_dead(std::function<void(Status)> f) {

@@ -31,6 +31,9 @@ class SimDevice final : public Device {
   Expected<std::unique_ptr<Buffer>> allocate(std::size_t bytes) override;
   std::unique_ptr<Stream> create_stream(const std::string& name, int threads) override;
 
+  /// Streams that compute, or copy what is computed ("compute", "snapshot"), issue their work on `queue`
+  /// (Parallel::queue) from now on, as those of a GPU do: what it issues is done when the task ends.
+  void issue_on(void* queue) { queue_ = queue; }
   /// `f` is called by die().
   void on_dead(std::function<void(Status)> f) override;
   /// No task starts or completes any more; nothing reports it (SD-4).
@@ -52,6 +55,7 @@ class SimDevice final : public Device {
   std::shared_ptr<Halt> halt_;  ///< shared with streams, for the same reason
   Status cause_;
   std::function<void(Status)> on_dead_;
+  void* queue_ = nullptr;
 };
 
 }  // namespace troupe

@@ -7,28 +7,17 @@ namespace troupe::kernels::cuda {
 
 namespace {
 
-<<<<<<< HEAD
-constexpr int rows_per_thread = 8;
-
-/// T: float, or four of them. A thread has a column of T, whose bias it reads once, and eight rows.
-TROUPE_DEVICE float plus(float a, float b) { return a + b; }
-TROUPE_DEVICE Float4 plus(const Float4& a, const Float4& b) {
-=======
 constexpr int rows_per_thread = 4;
 
 TROUPE_DEVICE float plus(float a, float b) { return a + b; }
 TROUPE_DEVICE Float4 plus(Float4 a, Float4 b) {
->>>>>>> cuda-rows
   Float4 sum;
 #pragma unroll
   for (int k = 0; k < 4; ++k) sum.v[k] = a.v[k] + b.v[k];
   return sum;
 }
 
-<<<<<<< HEAD
-=======
 /// T: float, or four of them. A thread has a column of T, whose bias it reads once, and four rows.
->>>>>>> cuda-rows
 template <class T>
 TROUPE_KERNEL void TROUPE_THREADS(elementwise_threads)
     add_to_rows(std::int64_t rows, std::int64_t cols, std::int64_t column_blocks, const T* __restrict__ x,
@@ -37,11 +26,6 @@ TROUPE_KERNEL void TROUPE_THREADS(elementwise_threads)
   const std::int64_t first = block_x() / column_blocks * rows_per_thread;
   if (c >= cols) return;
   const T b = bias[c];
-<<<<<<< HEAD
-#pragma unroll
-  for (int k = 0; k < rows_per_thread; ++k)
-    if (first + k < rows) y[(first + k) * cols + c] = plus(x[(first + k) * cols + c], b);
-=======
   T v[rows_per_thread];
 #pragma unroll
   for (int k = 0; k < rows_per_thread; ++k)
@@ -49,7 +33,6 @@ TROUPE_KERNEL void TROUPE_THREADS(elementwise_threads)
 #pragma unroll
   for (int k = 0; k < rows_per_thread; ++k)
     if (first + k < rows) y[(first + k) * cols + c] = plus(v[k], b);
->>>>>>> cuda-rows
 }
 
 template <class T>

@@ -54,14 +54,8 @@ TROUPE_KERNEL void TROUPE_THREADS(threads) stats_of_groups(StatsArguments a) {
 }
 
 /// A thread makes a row of the loss: groups are added in their order.
-<<<<<<< HEAD
-TROUPE_KERNEL void TROUPE_THREADS(threads)
-    rows_of_loss(const float* stats, std::int64_t groups, std::int64_t rows, const std::int32_t* target, float* lse,
-                 double* row_loss) {
-=======
 TROUPE_KERNEL void TROUPE_THREADS(threads) rows_of_loss(const float* stats, std::int64_t groups, std::int64_t rows,
                                                         const std::int32_t* target, float* lse, double* row_loss) {
->>>>>>> cuda-rows
   const std::int64_t r = block_x() * threads + thread_x();
   if (r >= rows) return;
   float top = -INFINITY;

@@ -60,13 +60,8 @@ struct Gradient {
 void mse_loss(const Call& call) {
   const auto n = call.in[0].size(), blocks = ceil_div(n, element_block);
   auto* block_sum = reinterpret_cast<double*>(call.scratch.data());
-<<<<<<< HEAD
-  launch(call.queue, {.x = ceil_div(blocks, blocks_per_block), .threads = threads}, square_sums,
-         call.in[0].as<float>(), call.in[1].as<float>(), n, block_sum);
-=======
   launch(call.queue, {.x = ceil_div(blocks, blocks_per_block), .threads = threads}, square_sums, call.in[0].as<float>(),
          call.in[1].as<float>(), n, block_sum);
->>>>>>> cuda-rows
   sum_in_order(call.queue, block_sum, blocks, call.out[0].as<double>());
 }
 

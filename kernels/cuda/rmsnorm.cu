@@ -1,10 +1,5 @@
-<<<<<<< HEAD
-// rmsnorm and its gradients. A warp makes a row: its sum has 64 chains, two in each lane (warp_reduce), and lane l reads
-// elements l, l + 32, ...; the second reading of a row finds it in a cache.
-=======
 // rmsnorm and its gradients. A warp makes a row: its sum has 64 chains, two in each lane (warp_reduce), and lane l
 // reads elements l, l + 32, ...; the second reading of a row finds it in a cache.
->>>>>>> cuda-rows
 #include "kernels/cuda/bodies.h"
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/exact.cuh"
@@ -15,15 +10,9 @@ namespace {
 
 constexpr int threads = 256, rows_per_block = threads / warp_size;
 
-<<<<<<< HEAD
-TROUPE_KERNEL void TROUPE_THREADS(threads) normalize_rows(std::int64_t rows, std::int64_t C, float eps,
-                                                          const float* __restrict__ in, const float* __restrict__ w,
-                                                          float* __restrict__ out, float* __restrict__ rstds) {
-=======
 TROUPE_KERNEL void TROUPE_THREADS(threads)
     normalize_rows(std::int64_t rows, std::int64_t C, float eps, const float* __restrict__ in,
                    const float* __restrict__ w, float* __restrict__ out, float* __restrict__ rstds) {
->>>>>>> cuda-rows
   const std::int64_t r = block_x() * rows_per_block + thread_x() / warp_size;
   if (r >= rows) return;
   const float* __restrict__ x = in + r * C;
@@ -41,11 +30,7 @@ TROUPE_KERNEL void TROUPE_THREADS(threads)
                          const float* __restrict__ w, const float* __restrict__ rstds, float* __restrict__ out) {
   const std::int64_t r = block_x() * rows_per_block + thread_x() / warp_size;
   if (r >= rows) return;
-<<<<<<< HEAD
-  const float *__restrict__ dy = dys + r * C, *__restrict__ x = in + r * C;
-=======
   const float* __restrict__ dy = dys + r * C, * __restrict__ x = in + r * C;
->>>>>>> cuda-rows
   float* __restrict__ dx = out + r * C;
   const float rstd = rstds[r];
   const float dot = warp_reduce(C, [=](std::int64_t i) { return dy[i] * w[i] * x[i]; });
@@ -57,13 +42,9 @@ TROUPE_KERNEL void TROUPE_THREADS(threads)
 struct WeightGrad {
   const float *dy, *x, *rstd;
   std::int64_t C;
-<<<<<<< HEAD
-  TROUPE_DEVICE float operator()(std::int64_t r, std::int64_t c) const { return dy[r * C + c] * x[r * C + c] * rstd[r]; }
-=======
   TROUPE_DEVICE float operator()(std::int64_t r, std::int64_t c) const {
     return dy[r * C + c] * x[r * C + c] * rstd[r];
   }
->>>>>>> cuda-rows
 };
 
 }  // namespace

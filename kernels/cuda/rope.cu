@@ -1,11 +1,6 @@
 // rope and rope_at. The table of cosines and sines follows kernels/cpu/rope.cpp: exact values at positions that 64
-<<<<<<< HEAD
-// divides, a rotation in double from one position to the next in between. A thread fills one run of 64 positions for one
-// frequency: a chain of some 1,500 cycles, the same for a text of any length.
-=======
 // divides, a rotation in double from one position to the next in between. A thread fills one run of 64 positions for
 // one frequency: a chain of some 1,500 cycles, the same for a text of any length.
->>>>>>> cuda-rows
 #include "kernels/cuda/bodies.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/exact_math.h"
@@ -17,19 +12,11 @@ namespace {
 constexpr std::int64_t run = 64;
 constexpr int table_threads = 64, turn_threads = 256, rows_per_thread = 4;
 
-<<<<<<< HEAD
-/// Table (T, 2, half) of positions [first, first + T), where first = lo + *position. Grid: threads for the most runs that
-/// T positions lie in, whatever the first of them is.
-TROUPE_KERNEL void TROUPE_THREADS(table_threads) fill_table(float* table, const std::int32_t* position, std::int64_t lo,
-                                                            std::int64_t T, std::int64_t half, double theta,
-                                                            double sign) {
-=======
 /// Table (T, 2, half) of positions [first, first + T), where first = lo + *position; no position: 0. Grid: threads for
 /// the most runs that T positions lie in, whatever the first of them is.
 TROUPE_KERNEL void TROUPE_THREADS(table_threads)
     fill_table(float* table, const std::int32_t* position, std::int64_t lo, std::int64_t T, std::int64_t half,
                double theta, double sign) {
->>>>>>> cuda-rows
   const std::int64_t i = block_x() * table_threads + thread_x(), j = i % half;
   const std::int64_t first = lo + (position ? *position : 0), begin = (first / run + i / half) * run;
   const std::int64_t end = begin + run < first + T ? begin + run : first + T;
@@ -50,13 +37,8 @@ TROUPE_KERNEL void TROUPE_THREADS(table_threads)
   }
 }
 
-<<<<<<< HEAD
-/// V: float, or four of them, that is pairs (j, j + half) of a head for one j or for four. A thread has the same pairs of
-/// four rows. half: in units of V.
-=======
 /// V: float, or four of them: a thread turns the pairs (j, j + half) of a head for one j or for four, in each of four
 /// rows. half: in units of V.
->>>>>>> cuda-rows
 template <class V>
 TROUPE_KERNEL void TROUPE_THREADS(turn_threads)
     turn_rows(std::int64_t rows, std::int64_t T, int heads, int half, int blocks_per_row, const V* __restrict__ table,
@@ -88,12 +70,7 @@ TROUPE_KERNEL void TROUPE_THREADS(turn_threads)
 template <class V>
 void turn(const Call& call, std::int64_t rows, std::int64_t T, std::int64_t heads, std::int64_t half) {
   const std::int64_t items = heads * half;
-<<<<<<< HEAD
-  const int threads =
-      static_cast<int>(std::min<std::int64_t>(ceil_div(items, warp_size) * warp_size, turn_threads));
-=======
   const int threads = static_cast<int>(std::min<std::int64_t>(ceil_div(items, warp_size) * warp_size, turn_threads));
->>>>>>> cuda-rows
   const std::int64_t blocks_per_row = ceil_div(items, threads);
   launch(call.queue, {.x = ceil_div(rows, rows_per_thread) * blocks_per_row, .threads = threads}, turn_rows<V>, rows, T,
          heads, half, blocks_per_row, reinterpret_cast<const V*>(call.scratch.data()),
@@ -112,12 +89,8 @@ void rope(const Call& call) {
          reinterpret_cast<float*>(call.scratch.data()), position, x.extent.dims[1].lo, T, half,
          call.attrs->real("theta", 10000.0), call.attrs->integer("inverse") != 0 ? -1.0 : 1.0);
   const std::int64_t rows = x.shape[0] * T;
-<<<<<<< HEAD
-  if (half % 4 == 0 && sixteen_bytes_at(x.data) && sixteen_bytes_at(y.data)) turn<Float4>(call, rows, T, heads, half / 4);
-=======
   const bool fours = half % 4 == 0 && sixteen_bytes_at(x.data) && sixteen_bytes_at(y.data);
   if (fours) turn<Float4>(call, rows, T, heads, half / 4);
->>>>>>> cuda-rows
   else turn<float>(call, rows, T, heads, half);
 }
 

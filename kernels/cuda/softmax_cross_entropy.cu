@@ -19,12 +19,8 @@ TROUPE_KERNEL void TROUPE_THREADS(threads) rows_of_loss(std::int64_t rows, std::
   if (r >= rows) return;
   const float* x = logits + r * n;
   float max, sum;
-<<<<<<< HEAD
-  warp_max_and_sum(n, [=](std::int64_t i) { return x[i]; }, max, sum);
-=======
   warp_max_and_sum(
       n, [=](std::int64_t i) { return x[i]; }, max, sum);
->>>>>>> cuda-rows
   if (thread_x() % warp_size != 0) return;
   const double log_sum = exact::log(static_cast<double>(sum));
   lse[r] = static_cast<float>(log_sum + max);

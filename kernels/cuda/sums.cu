@@ -7,11 +7,7 @@ namespace troupe::kernels::cuda {
 
 namespace {
 
-<<<<<<< HEAD
-constexpr int sum_threads = 128, staged = 1024;
-=======
 constexpr int sum_threads = 256, staged = 1024;
->>>>>>> cuda-rows
 
 /// Two pieces of the values: one is added while the other is read.
 struct Pieces {

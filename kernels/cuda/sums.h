@@ -7,13 +7,8 @@
 
 namespace troupe::kernels::cuda {
 
-<<<<<<< HEAD
-/// *sum = values[0] + values[1] + ..., added in this order: a chain of n additions in double, some ten cycles each (16,384
-/// rows: about 0.1 ms). The terms of a loss are one per row, so that the chain is short beside the rows.
-=======
 /// *sum = values[0] + values[1] + ..., added in this order: a chain of n additions in double, some ten cycles each
 /// (16,384 rows of a loss: about 0.1 ms).
->>>>>>> cuda-rows
 void sum_in_order(void* queue, const double* values, std::int64_t n, double* sum);
 
 /// Puts one term into each column: parts[0, c] + parts[1, c] + ..., added in this order; 0 where there are no parts.

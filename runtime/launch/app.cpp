@@ -295,15 +295,17 @@ Status take_checkpoints(const Plan& plan, JobOptions& o, int& code) {
 
 }  // namespace
 
+Status App::check_device(const std::string& device) const {
+  const std::string kind = device.substr(0, device.find(':'));
+  if (kind == "cpu" || (accelerator_ && accelerator_->kind == kind)) return {};
+  return invalid(fmt::format("device '{}': this program has no devices of kind '{}': build it where the CUDA toolkit is "
+                             "found, or compute on 'cpu'",
+                             device, kind));
+}
+
 Status App::check(const Plan& plan, const JobOptions& options) const {
   TROUPE_TRY(check_job(plan, options));
-  if (options.device != "cpu") {
-    const std::string kind = options.device.substr(0, options.device.find(':'));
-    if (!accelerator_ || accelerator_->kind != kind)
-      return invalid(fmt::format("device '{}': this program has no devices of kind '{}': build it where the CUDA toolkit "
-                                 "is found, or compute on 'cpu'",
-                                 options.device, kind));
-  }
+  TROUPE_TRY(check_device(options.device));
   TROUPE_TRY(check_descriptors(plan.workers() + options.spares, options.recovers));
   return options.pin ? check_cores(plan, options.threads) : Status{};
 }
@@ -378,6 +380,14 @@ SimOutcome App::simulate(const Plan& plan, JobOptions options, std::uint64_t see
   cluster.storage = &storage;
   cluster.restore = options.checkpoint.restore;
   cluster.run_kernels = options.run_kernels;
+  if (options.device != "cpu") {
+    if (out.job.status = check_device(options.device); !out.job.status.ok()) return out;
+    if (!accelerator_->simulated_queue) {
+      out.job.status = invalid("device '" + options.device + "' cannot be simulated: simulate the job on 'cpu'");
+      return out;
+    }
+    cluster.accelerator = accelerator_;
+  }
   cluster.on_ready = std::move(options.on_ready);
   std::unique_ptr<CheckpointTracker> checkpoints;
   if (const std::string& dir = options.checkpoint.dir; !dir.empty()) {
@@ -391,7 +401,8 @@ SimOutcome App::simulate(const Plan& plan, JobOptions options, std::uint64_t see
     cluster.generation = {claim.job, claim.generation};
     cluster.snapshots = checkpoints.get();
   }
-  return simulate_job(plan, ops_, actors_, std::move(options.session), cluster);
+  const kernels::OpSet ops = cluster.accelerator ? cluster.accelerator->with_bodies(ops_) : ops_;
+  return simulate_job(plan, ops, actors_, std::move(options.session), cluster);
 }
 
 int App::run_main(const Expected<Plan>& plan, JobOptions options) const {

@@ -204,7 +204,7 @@ class App {
   /// Runs the job in the calling thread, over simulated clock, network and devices: the same seed gives the same run,
   /// message for message (SimRun::digest), another one other timings and the same numbers (NU-1 runs). Actors and
   /// kernels compute, checkpoints are written, as in run(): what an application is debugged with. Of `options` it takes
-  /// `session`, `checkpoint`, run_kernels and on_ready, with their callbacks; nothing is lost here, so that none of
+  /// `session`, `checkpoint`, `device`, run_kernels and on_ready, with their callbacks; nothing is lost here, so that none of
   /// recovery's means anything, nor those of processes, machines, signals, drills and traces. Error: as run().
   SimOutcome simulate(const Plan& plan, JobOptions options, std::uint64_t seed) const;
   /// The last line of a main(): runs the plan, prints an error to stderr, returns the exit code.
@@ -213,6 +213,8 @@ class App {
  private:
   /// What check() asks of a job on any machine, and of a simulated one.
   Status check_job(const Plan& plan, const JobOptions& options) const;
+  /// Error: a kind of device that the program has not registered.
+  Status check_device(const std::string& device) const;
 
   kernels::OpSet ops_;
   std::shared_ptr<const Accelerator> accelerator_;  ///< null: places compute on this machine's processor only

@@ -11,6 +11,7 @@
 #include "comm/sim/sim_network.h"
 #include "runtime/elastic/coordinator.h"
 #include "runtime/launch/sim_run.h"
+#include "runtime/worker/accelerator.h"
 #include "runtime/worker/worker.h"
 
 namespace troupe::runtime {
@@ -47,6 +48,7 @@ struct SimClusterOptions {
   /// orders runnable actors and jitters the network; 0: first come, no jitter
   std::uint64_t seed = 0;
   bool run_kernels = true;
+  std::shared_ptr<const Accelerator> accelerator;  ///< where places compute; null: on the host
   comm::SimLink link;          ///< between every two places
   Storage* storage = nullptr;  ///< for plans with snapshots, and to restore from
   CheckpointTarget save;

@@ -320,6 +320,11 @@ void SimProcesses::make_worker(Rank r, const Connect& connect) {
   env.system = &system_;
   env.clock = &loop_.clock();
   env.device = place.device.get();
+  if (options_.accelerator) {
+    place.device->issue_on(options_.accelerator->simulated_queue);
+    env.host = place.device.get();
+    env.device_ops = options_.accelerator->ops.get();
+  }
   env.transport = place.transport.get();
   env.trace = place.acts_of.get();
   env.ops = &ops_;

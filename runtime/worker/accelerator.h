@@ -21,6 +21,8 @@ struct Accelerator {
   /// The ops with their bodies for it.
   std::function<kernels::OpSet(const kernels::OpSet&)> with_bodies;
   std::shared_ptr<const kernels::DeviceOps> ops;
+  /// Of devices whose work is done when it is issued: Parallel::queue in a simulation. Null: they cannot be simulated.
+  void* simulated_queue = nullptr;
 };
 
 }  // namespace troupe::runtime

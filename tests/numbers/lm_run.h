@@ -70,8 +70,9 @@ inline Expected<Plan> plan_of(const runtime::App& app, const lm::LmConfig& c, co
   return compile(lm::build_model(c, app.ops(), corpus(), lm::Sampler(prompt).prompt_tokens()), o);
 }
 
+/// `on`: where places compute; null: on the host.
 inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, const Plan& plan, std::int64_t steps,
-                               std::uint64_t seed) {
+                               std::uint64_t seed, const std::shared_ptr<const Accelerator>& on = nullptr) {
   if (const Status s = verify(plan); !s.ok()) return s;
   Outcome out;
   lm::Sampler sampler(prompt);
@@ -101,7 +102,9 @@ inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, c
   };
   SimClusterOptions cluster;
   cluster.seed = seed;
-  auto run = run_simulated(plan, app.ops(), app.actors(), s, cluster);
+  cluster.accelerator = on;
+  const kernels::OpSet ops = on ? on->with_bodies(app.ops()) : app.ops();
+  auto run = run_simulated(plan, ops, app.actors(), s, cluster);
   if (!run.ok()) return run.status();
   out.hash = run->params_hash;
   out.sums = run->sums;
