@@ -6,11 +6,17 @@ namespace troupe::kernels::cuda {
 
 OpSet with_cuda_bodies(const OpSet& ops) {
   const std::map<std::string, CudaBody> bodies = {
+      {"accumulate", {accumulate}},
+      {"adamw", {adamw}},
       {"add", {add}},
+      {"dropout", {dropout}},
+      {"embedding", {embedding}},
+      {"embedding_grad", {embedding_grad}},
       {"linear", {linear}},
       {"linear_dw", {linear_dw}},
       {"linear_dx", {linear_dx}},
       {"multiply", {multiply}},
+      {"orthogonalize", {orthogonalize, orthogonalize_scratch_bytes}},
       {"relu", {relu}},
       {"relu_grad", {relu_grad}},
       {"running_average", {running_average}},

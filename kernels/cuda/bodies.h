@@ -6,11 +6,17 @@
 
 namespace troupe::kernels::cuda {
 
+void accumulate(const Call&);
+void adamw(const Call&);
 void add(const Call&);
+void dropout(const Call&);
+void embedding(const Call&);
+void embedding_grad(const Call&);
 void linear(const Call&);
 void linear_dw(const Call&);
 void linear_dx(const Call&);
 void multiply(const Call&);
+void orthogonalize(const Call&);
 void relu(const Call&);
 void relu_grad(const Call&);
 void running_average(const Call&);
@@ -18,6 +24,9 @@ void scale(const Call&);
 void swiglu(const Call&);
 void swiglu_grad(const Call&);
 void weighted_sum(const Call&);
+
+/// CudaBody::scratch_bytes.
+std::int64_t orthogonalize_scratch_bytes(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
 
 /// Returns the ops with the bodies of this folder (OpDef::cuda). Ops that have none here are as they were.
 OpSet with_cuda_bodies(const OpSet& ops);
