@@ -13,8 +13,8 @@ namespace troupe {
 
 using Philox4 = std::array<std::uint32_t, 4>;
 
-/// Four random words for a 64-bit key and a 128-bit counter.
-inline Philox4 philox(std::uint64_t key, std::uint64_t counter_lo, std::uint64_t counter_hi) {
+/// Four random words for a 64-bit key and a 128-bit counter. constexpr: kernels of a GPU call it.
+constexpr Philox4 philox(std::uint64_t key, std::uint64_t counter_lo, std::uint64_t counter_hi) {
   std::uint32_t c0 = static_cast<std::uint32_t>(counter_lo), c1 = static_cast<std::uint32_t>(counter_lo >> 32);
   std::uint32_t c2 = static_cast<std::uint32_t>(counter_hi), c3 = static_cast<std::uint32_t>(counter_hi >> 32);
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);

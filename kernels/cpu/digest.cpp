@@ -6,22 +6,10 @@
 #include <cstring>
 
 #include "kernels/cpu/philox_block.h"
+#include "kernels/digest_words.h"
 
 namespace troupe::kernels {
 namespace {
-
-/// Stafford's 13th mixer (the finalizer of SplitMix64).
-inline std::uint64_t mix_a(std::uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-  return z ^ (z >> 31);
-}
-/// The finalizer of MurmurHash3: other shifts, other multipliers.
-inline std::uint64_t mix_b(std::uint64_t z) {
-  z = (z ^ (z >> 33)) * 0xFF51AFD7ED558CCDull;
-  z = (z ^ (z >> 33)) * 0xC4CEB9FE1A85EC53ull;
-  return z ^ (z >> 33);
-}
 
 template <class Bits>
 Digest run_digest(const std::byte* data, std::int64_t n, std::uint64_t index) {
@@ -30,9 +18,8 @@ Digest run_digest(const std::byte* data, std::int64_t n, std::uint64_t index) {
     Bits bits;
     std::memcpy(&bits, data + i * static_cast<std::int64_t>(sizeof bits), sizeof bits);
     const std::uint64_t e = index + static_cast<std::uint64_t>(i), x = bits;
-    // Value and index are mixed one after the other: no linear relation between them survives.
-    a += mix_a(mix_b(x + 0x9E3779B97F4A7C15ull) + e * 0xD1342543DE82EF95ull);
-    b += mix_b(mix_a(x ^ 0x2545F4914F6CDD1Dull) ^ (e + 1) * 0xAF251AF3B0F025B5ull);
+    a += digest_detail::first_word(x, e);
+    b += digest_detail::second_word(x, e);
   }
   return {a, b};
 }

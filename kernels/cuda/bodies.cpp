@@ -6,9 +6,14 @@ namespace troupe::kernels::cuda {
 
 OpSet with_cuda_bodies(const OpSet& ops) {
   const std::map<std::string, CudaBody> bodies = {
+      {"accumulate", {accumulate}},
+      {"adamw", {adamw}},
       {"add", {add}},
       {"bias_add", {bias_add}},
       {"bias_grad", {bias_grad, column_sums_scratch}},
+      {"dropout", {dropout}},
+      {"embedding", {embedding}},
+      {"embedding_grad", {embedding_grad}},
       {"linear", {linear}},
       {"linear_dw", {linear_dw}},
       {"linear_dx", {linear_dx}},
@@ -18,6 +23,7 @@ OpSet with_cuda_bodies(const OpSet& ops) {
       {"mse_loss", {mse_loss}},
       {"mse_loss_grad", {mse_loss_grad}},
       {"multiply", {multiply}},
+      {"orthogonalize", {orthogonalize, orthogonalize_scratch_bytes}},
       {"relu", {relu}},
       {"relu_grad", {relu_grad}},
       {"rmsnorm", {rmsnorm}},

@@ -6,9 +6,14 @@
 
 namespace troupe::kernels::cuda {
 
+void accumulate(const Call&);
+void adamw(const Call&);
 void add(const Call&);
 void bias_add(const Call&);
 void bias_grad(const Call&);
+void dropout(const Call&);
+void embedding(const Call&);
+void embedding_grad(const Call&);
 void linear(const Call&);
 void linear_dw(const Call&);
 void linear_dx(const Call&);
@@ -18,6 +23,7 @@ void lm_head_stats(const Call&);
 void mse_loss(const Call&);
 void mse_loss_grad(const Call&);
 void multiply(const Call&);
+void orthogonalize(const Call&);
 void relu(const Call&);
 void relu_grad(const Call&);
 void rmsnorm(const Call&);
@@ -34,6 +40,8 @@ void weighted_sum(const Call&);
 
 /// Bytes of scratch of bias_grad and rmsnorm_dw (CudaBody::scratch_bytes).
 std::int64_t column_sums_scratch(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
+/// CudaBody::scratch_bytes.
+std::int64_t orthogonalize_scratch_bytes(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
 
 /// Returns the ops with the bodies of this folder (OpDef::cuda). Ops that have none here are as they were.
 OpSet with_cuda_bodies(const OpSet& ops);
