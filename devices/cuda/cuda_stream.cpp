@@ -190,18 +190,20 @@ void CudaStream::add_part(Act& act, std::function<void()> run) {
 
 bool CudaStream::look() {
   for (bool found = false;; found = true) {
-    if (gpu_->health.dead()) return forget_all() || found;
     bool is_part = false;
     cudaEvent_t next = nullptr;
     {
       std::lock_guard lock(mutex_);
-      if (acts_.empty()) return found;
-      const Act& first = *acts_.front();
-      is_part = !first.parts.empty();
-      if (is_part) next = first.parts.front().reached.get();
-      else if (first.issued) next = first.end.get();
-      else return found;
+      if (!acts_.empty()) {
+        const Act& first = *acts_.front();
+        is_part = !first.parts.empty();
+        if (is_part) next = first.parts.front().reached.get();
+        else if (first.issued) next = first.end.get();
+      }
     }
+    // Asked behind that: an act that was not issued whole, whose events tell nothing, is one of a dead GPU.
+    if (gpu_->health.dead()) return forget_all() || found;
+    if (!next) return found;
     const std::int64_t asked_ns = gpu_->clock.now_ns();
     const cudaError_t answer = ::cudaEventQuery(next);
     if (answer == cudaErrorNotReady) {

@@ -189,10 +189,10 @@ TEST_CASE("CS-4 (death): the first error is told once, with GPU, call, error and
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     fresh(seed);
     SteadyClock clock;
-    auto device = open_gpu(clock);
-    auto memory = *device->allocate(4096);
     std::vector<Status> deaths;
     Gate dead;
+    auto device = open_gpu(clock);
+    auto memory = *device->allocate(4096);
     std::atomic<int> ended{0}, parts{0}, late_ran{0};
     auto owned = std::make_shared<int>(0);
     auto compute = device->create_stream("compute", 1);
@@ -247,10 +247,10 @@ TEST_CASE(
     "CS-4: a function that is given to a GPU that is dead already is called, and one of a device that is gone is not") {
   fresh();
   SteadyClock clock;
+  Gate told;
   auto device = open_gpu(clock);
   cudart::fail_after(0);
   CHECK_FALSE(device->allocate(1).ok());
-  Gate told;
   device->on_dead([&](Status why) {
     CHECK(why.message().find("cudaErrorIllegalAddress") != std::string::npos);
     told.open();
@@ -282,9 +282,9 @@ TEST_CASE(
 TEST_CASE("a launch that is refused ends the use of the GPU by the name of its task, and no on_done tells success") {
   fresh();
   SteadyClock clock;
-  auto device = open_gpu(clock);
   Gate dead;
   std::string why;
+  auto device = open_gpu(clock);
   std::atomic<int> ended{0};
   device->on_dead([&](Status s) {
     why = s.message();
@@ -306,8 +306,8 @@ TEST_CASE("death: a stream that waits for a fence of a task that was never issue
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     fresh(seed);
     SteadyClock clock;
-    auto device = open_gpu(clock);
     Gate dead, waits;
+    auto device = open_gpu(clock);
     device->on_dead([&](Status) { dead.open(); });
     auto compute = device->create_stream("compute", 1);
     auto comm = device->create_stream("comm", 1);
