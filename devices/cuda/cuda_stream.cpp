@@ -116,10 +116,10 @@ void CudaStream::quiesce() {
 void CudaStream::end_process() {
   std::string tasks;
   for (const auto& act : acts_) tasks += (tasks.empty() ? "'" : ", '") + act->task.name + "'";
-  log_error(name_ + " of " + gpu_->name + " is not idle " +
-            std::to_string(gpu_->options.quiesce_budget_ns / 1'000'000) +
-            " ms after it was told to stop: " + std::to_string(in_flight_) + " tasks have not ended (" + tasks +
-            "); this process ends, because the memory that they use cannot be used again");
+  log_error(
+      name_ + " of " + gpu_->name + " is not idle " + std::to_string(gpu_->options.quiesce_budget_ns / 1'000'000) +
+      " ms after it was told to stop: " + std::to_string(in_flight_) + (in_flight_ == 1 ? " task has" : " tasks have") +
+      " not ended (" + tasks + "); this process ends, because the memory that they use cannot be used again");
   ::_exit(exit_not_idle);
 }
 
@@ -165,7 +165,10 @@ void CudaStream::issue(Act& act) {
       Work work(*this, act);
       task.work(work);
       // A launch reports here what it refuses.
-      if (!gpu_->worked(::cudaGetLastError(), ("the work of '" + task.name + "' on " + name_).c_str())) return;
+      if (const cudaError_t refused = ::cudaGetLastError(); refused != cudaSuccess) {
+        gpu_->health.report(status_of(refused, "the work of '" + task.name + "' on " + name_));
+        return;
+      }
     }
     if (reaches) {
       Event event = gpu_->event(false);
@@ -187,18 +190,20 @@ void CudaStream::add_part(Act& act, std::function<void()> run) {
 
 bool CudaStream::look() {
   for (bool found = false;; found = true) {
-    if (gpu_->health.dead()) return forget_all() || found;
     bool is_part = false;
     cudaEvent_t next = nullptr;
     {
       std::lock_guard lock(mutex_);
-      if (acts_.empty()) return found;
-      const Act& first = *acts_.front();
-      is_part = !first.parts.empty();
-      if (is_part) next = first.parts.front().reached.get();
-      else if (first.issued) next = first.end.get();
-      else return found;
+      if (!acts_.empty()) {
+        const Act& first = *acts_.front();
+        is_part = !first.parts.empty();
+        if (is_part) next = first.parts.front().reached.get();
+        else if (first.issued) next = first.end.get();
+      }
     }
+    // Asked behind that: an act that was not issued whole, whose events tell nothing, is one of a dead GPU.
+    if (gpu_->health.dead()) return forget_all() || found;
+    if (!next) return found;
     const std::int64_t asked_ns = gpu_->clock.now_ns();
     const cudaError_t answer = ::cudaEventQuery(next);
     if (answer == cudaErrorNotReady) {
@@ -208,7 +213,7 @@ bool CudaStream::look() {
     if (!gpu_->worked(answer, "cudaEventQuery")) continue;
     if (!is_part) {
       complete(gpu_->clock.now_ns());
-      continue;
+      return true;  // the other streams' turn
     }
     Part part;
     {
@@ -225,7 +230,6 @@ void CudaStream::complete(std::int64_t seen_ns) {
   std::unique_lock lock(mutex_);
   std::unique_ptr<Act> act = std::move(acts_.front());
   acts_.pop_front();
-  const bool is_last = acts_.empty();
   lock.unlock();
 
   float to_begin_ms = 0, to_end_ms = 0;
@@ -250,7 +254,7 @@ void CudaStream::complete(std::int64_t seen_ns) {
     anchor_ns_ = seen_ns - wrong_ns / 2;
   }
 
-  if (is_last) issued_last_->done();
+  issued_last_->done();
   if (act->task.on_done) act->task.on_done(begin_ns, end_ns);
   act.reset();  // destroys its closures before quiesce() returns
   lock.lock();

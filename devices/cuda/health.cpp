@@ -1,24 +1,29 @@
 #include "devices/cuda/health.h"
 
+#include <utility>
+
 #include "devices/base/check.h"
 
 namespace troupe::cuda {
 
 void IssuedLast::issue(const std::string& task) {
   std::lock_guard lock(mutex_);
-  task_ = task;
-  any_ = true;
-  done_ = false;
+  under_way_.push_back(task);
 }
 
 void IssuedLast::done() {
   std::lock_guard lock(mutex_);
-  done_ = true;
+  done_last_ = std::move(under_way_.front());
+  under_way_.pop_front();
+  any_done_ = true;
 }
 
 std::string IssuedLast::text() const {
   std::lock_guard lock(mutex_);
-  return (any_ ? "'" + task_ + "'" + (done_ ? " (done)" : "") : "nothing") + " on " + stream_;
+  if (under_way_.empty()) return (any_done_ ? "'" + done_last_ + "' (done)" : "nothing") + " on " + stream_;
+  std::string text;
+  for (const std::string& task : under_way_) text = "'" + task + "'" + (text.empty() ? "" : " behind " + text);
+  return text + " on " + stream_;
 }
 
 Status Health::cause() const {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -20,17 +21,17 @@ class IssuedLast {
  public:
   explicit IssuedLast(std::string stream) : stream_(std::move(stream)) {}
   void issue(const std::string& task);
-  /// All that was issued is done.
+  /// The first of those that are not done is done.
   void done();
-  /// "'B3' on compute".
+  /// "'B3' behind 'B2' on compute": B2 is not done either; "'B3' (done) on compute"; "nothing on compute".
   std::string text() const;
 
  private:
   const std::string stream_;
   mutable std::mutex mutex_;
-  std::string task_;  ///< guarded by mutex_, as the next two
-  bool any_ = false;
-  bool done_ = false;
+  std::deque<std::string> under_way_;  ///< guarded by mutex_, as the next two
+  std::string done_last_;
+  bool any_done_ = false;
 };
 
 /// Thread-safe. Tells of the death in the poller's thread.

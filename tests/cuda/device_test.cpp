@@ -107,10 +107,12 @@ TEST_CASE(
   Gate over;
   auto stream = device->create_stream("compute", 1);
   Task t;
-  t.work = [](Parallel&) {};  // finds no error of before
+  Code in_work = Code::ok;  // the stream asks its thread for the last error
+  t.work = [&](Parallel&) { in_work = device->allocate(total + 1).status().code(); };
   t.on_done = [&](std::int64_t, std::int64_t) { over.open(); };
   stream->submit(std::move(t));
   over.wait();
+  CHECK(in_work == Code::exhausted);
 }
 
 TEST_CASE("a host that looks at memory of the device ends its process") {
@@ -187,10 +189,10 @@ TEST_CASE("CS-4 (death): the first error is told once, with GPU, call, error and
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     fresh(seed);
     SteadyClock clock;
-    auto device = open_gpu(clock);
-    auto memory = *device->allocate(4096);
     std::vector<Status> deaths;
     Gate dead;
+    auto device = open_gpu(clock);
+    auto memory = *device->allocate(4096);
     std::atomic<int> ended{0}, parts{0}, late_ran{0};
     auto owned = std::make_shared<int>(0);
     auto compute = device->create_stream("compute", 1);
@@ -234,7 +236,7 @@ TEST_CASE("CS-4 (death): the first error is told once, with GPU, call, error and
     CHECK(deaths[0].code() == Code::internal);
     says(deaths[0], "cuda:0 (double of a GPU) can do no work any more: ");
     says(deaths[0], ": cudaErrorIllegalAddress (700): an illegal memory access was encountered; issued last: 'B");
-    says(deaths[0], " on compute, 'before' (done) on copies, nothing on idle");
+    says(deaths[0], "'B0' on compute, 'before' (done) on copies, nothing on idle");
     const auto refused = device->allocate(1);
     CHECK(refused.status().message() == deaths[0].message());
     CHECK(device->allocate_pinned(1).status().message() == deaths[0].message());
@@ -245,10 +247,10 @@ TEST_CASE(
     "CS-4: a function that is given to a GPU that is dead already is called, and one of a device that is gone is not") {
   fresh();
   SteadyClock clock;
+  Gate told;
   auto device = open_gpu(clock);
   cudart::fail_after(0);
   CHECK_FALSE(device->allocate(1).ok());
-  Gate told;
   device->on_dead([&](Status why) {
     CHECK(why.message().find("cudaErrorIllegalAddress") != std::string::npos);
     told.open();
@@ -280,9 +282,9 @@ TEST_CASE(
 TEST_CASE("a launch that is refused ends the use of the GPU by the name of its task, and no on_done tells success") {
   fresh();
   SteadyClock clock;
-  auto device = open_gpu(clock);
   Gate dead;
   std::string why;
+  auto device = open_gpu(clock);
   std::atomic<int> ended{0};
   device->on_dead([&](Status s) {
     why = s.message();
@@ -304,8 +306,8 @@ TEST_CASE("death: a stream that waits for a fence of a task that was never issue
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     fresh(seed);
     SteadyClock clock;
+    Gate dead, waits;
     auto device = open_gpu(clock);
-    Gate dead;
     device->on_dead([&](Status) { dead.open(); });
     auto compute = device->create_stream("compute", 1);
     auto comm = device->create_stream("comm", 1);
@@ -315,9 +317,13 @@ TEST_CASE("death: a stream that waits for a fence of a task that was never issue
     t.on_start = [&] {
       Task u;
       u.waits = {fence};
+      u.on_start = [&] { waits.open(); };
       comm->submit(std::move(u));
     };
-    t.work = [](Parallel&) { cudart::refuse_launch(cudaErrorInvalidConfiguration); };
+    t.work = [&](Parallel&) {
+      waits.wait();
+      cudart::refuse_launch(cudaErrorInvalidConfiguration);
+    };
     compute->submit(std::move(t));
     dead.wait();
     comm->quiesce();

@@ -241,7 +241,7 @@ TEST_CASE("cuda stream: quiesce drops what waits, waits for what is in flight, a
       hold(parallel.queue(), go);
       if (*name == 's') issued.open();
     };
-    t.on_done = [&](std::int64_t, std::int64_t) {
+    t.on_done = [&, owned](std::int64_t, std::int64_t) {
       submit_dropped();  // while quiesce() waits for this task
       ++done;
     };
@@ -256,7 +256,7 @@ TEST_CASE("cuda stream: quiesce drops what waits, waits for what is in flight, a
   });
   stream->quiesce();
   CHECK(done == 2);
-  CHECK(owned.use_count() == 1);  // what waited is forgotten, closures and all
+  CHECK(owned.use_count() == 1);  // closures and all, of what waited and of what was in flight
   stream->quiesce();              // idempotent
   opener.join();
   Gate again;

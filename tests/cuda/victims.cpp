@@ -32,7 +32,7 @@ void never_idle() {
   for (const char* name : {"stuck", "behind it"}) {
     Task t;
     t.name = name;
-    t.work = [&](Parallel& parallel) {
+    t.work = [&, name](Parallel& parallel) {
       hold(parallel.queue(), never);
       if (std::string(name) == "behind it") started.open();
     };

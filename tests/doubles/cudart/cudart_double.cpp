@@ -538,6 +538,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   ENTER;
+  if (!event) return say(cudaErrorInvalidResourceHandle);
   const auto reached = [&] { return event->state->reached == event->state->asked; };
   if (!reached()) look();
   if (d.sticky != cudaSuccess) return say(d.sticky);
@@ -546,6 +547,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ENTER;
+  if (!event) return say(cudaErrorInvalidResourceHandle);
   let_run_until(lock, [&] { return event->state->reached == event->state->asked; });
   return say(d.sticky);
 }
