@@ -7,17 +7,33 @@
 namespace troupe::kernels::cuda {
 
 void add(const Call&);
+void bias_add(const Call&);
+void bias_grad(const Call&);
 void linear(const Call&);
 void linear_dw(const Call&);
 void linear_dx(const Call&);
+void lm_head_loss(const Call&);
+void lm_head_loss_grad(const Call&);
+void lm_head_stats(const Call&);
+void mse_loss(const Call&);
+void mse_loss_grad(const Call&);
 void multiply(const Call&);
 void relu(const Call&);
 void relu_grad(const Call&);
+void rmsnorm(const Call&);
+void rmsnorm_dw(const Call&);
+void rmsnorm_dx(const Call&);
+void rope(const Call&);
 void running_average(const Call&);
 void scale(const Call&);
+void softmax_cross_entropy(const Call&);
+void softmax_cross_entropy_grad(const Call&);
 void swiglu(const Call&);
 void swiglu_grad(const Call&);
 void weighted_sum(const Call&);
+
+/// Bytes of scratch of bias_grad and rmsnorm_dw (CudaBody::scratch_bytes).
+std::int64_t column_sums_scratch(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
 
 /// Returns the ops with the bodies of this folder (OpDef::cuda). Ops that have none here are as they were.
 OpSet with_cuda_bodies(const OpSet& ops);
