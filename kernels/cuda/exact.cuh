@@ -13,8 +13,7 @@ TROUPE_DEVICE float scale_by_power(float x, float n) {
 
 /// simd::exp.
 TROUPE_DEVICE float exp(float x) {
-  if (x != x) return x;
-  const float above = x < -104.0f ? -104.0f : x, clamped = above > 89.0f ? 89.0f : above;
+  const float above = x < -104.0f ? -104.0f : x, clamped = above < 89.0f ? above : 89.0f;  // NaN: 89
   const float shift = 12582912.0f;
   const float n = fmaf(clamped, 1.44269504088896341f, shift) - shift;
   float r = fmaf(n, -0.693359375f, clamped);
@@ -25,7 +24,8 @@ TROUPE_DEVICE float exp(float x) {
   p = fmaf(p, r, 4.1665795894e-2f);
   p = fmaf(p, r, 1.6666665459e-1f);
   p = fmaf(p, r, 5.0000001201e-1f);
-  return scale_by_power(fmaf(p, r * r, r) + 1.0f, n);
+  const float power = scale_by_power(fmaf(p, r * r, r) + 1.0f, n);
+  return x != x ? x : power;  // no branch: loads of later elements go ahead
 }
 
 /// 1 / (1 + e^-x).
@@ -67,9 +67,11 @@ template <class F>
 TROUPE_DEVICE void warp_max_and_sum(std::int64_t n, F&& x, float& max, float& sum) {
   const int lane = thread_x() % warp_size;
   float top = -INFINITY;
+#pragma unroll 8
   for (std::int64_t i = lane; i < n; i += warp_size) top = max_of(x(i), top);
   for (int bits = 16; bits > 0; bits /= 2) top = max_of(top, shuffle_xor(top, bits));
   float part = 0;  // lanes 0 to 15: `even`, the others: `odd`
+#pragma unroll 8
   for (std::int64_t i = lane; i < n; i += warp_size) part += exp(x(i) - top);
   max = top;
   sum = sum_of_sixteen(part + shuffle_xor(part, 16));
