@@ -18,7 +18,7 @@ OpSet with_cuda_bodies(const OpSet& ops) {
       {"linear_dw", {linear_dw}},
       {"linear_dx", {linear_dx}},
       {"lm_head_loss", {lm_head_loss}},
-      {"lm_head_loss_grad", {lm_head_loss_grad}},
+      {"lm_head_loss_grad", {lm_head_loss_grad, lm_head_loss_grad_scratch}},
       {"lm_head_stats", {lm_head_stats}},
       {"mse_loss", {mse_loss}},
       {"mse_loss_grad", {mse_loss_grad}},

@@ -43,6 +43,9 @@ std::int64_t column_sums_scratch(std::span<const TensorType> in, std::span<const
 /// CudaBody::scratch_bytes.
 std::int64_t orthogonalize_scratch_bytes(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
 
+/// Bytes of scratch of lm_head_loss_grad.
+std::int64_t lm_head_loss_grad_scratch(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
+
 /// Returns the ops with the bodies of this folder (OpDef::cuda). Ops that have none here are as they were.
 OpSet with_cuda_bodies(const OpSet& ops);
 

@@ -145,6 +145,29 @@ TROUPE_KERNEL void TROUPE_THREADS(threads) product_terms(Operand a, Operand b, s
   writer.raise_peak();
 }
 
+/// Parts (blocks along z, M, N): what each block of k adds to an element.
+TROUPE_KERNEL void TROUPE_THREADS(threads) product_parts(Operand a, Operand b, std::int64_t K, float* parts) {
+  const std::int64_t k = block_z() * gemm_k_block, M = a.extent, N = b.extent;
+  a.data += a.k_major ? k * a.ld : k;
+  b.data += b.k_major ? k * b.ld : k;
+  float* part = parts + block_z() * M * N;
+  product(a, b, K - k < gemm_k_block ? K - k : gemm_k_block,
+          [=](std::int64_t i, std::int64_t j, float value, bool) { part[i * N + j] = value; });
+}
+
+/// C (M, N) = or += parts[0] + ... + parts[count - 1], in this order.
+TROUPE_KERNEL void TROUPE_THREADS(threads)
+    add_parts(const float* __restrict__ parts, std::int64_t count, bool later, std::int64_t M, std::int64_t N,
+              float* __restrict__ c, std::int64_t ldc) {
+  const std::int64_t e = block_x() * threads + thread_x();
+  if (e >= M * N) return;
+  float* to = c + e / N * ldc + e % N;
+  float sum = later ? *to + parts[e] : parts[e];
+#pragma unroll 8
+  for (std::int64_t i = 1; i < count; ++i) sum += parts[i * M * N + e];
+  *to = sum;
+}
+
 TROUPE_KERNEL void TROUPE_THREADS(threads) clear_rows(TermTarget to, std::int64_t N) {
   const std::int64_t at = block_y() * to.ld;
   for (std::int64_t j = block_x() * threads + thread_x(); j < N; j += blocks_x() * threads) {
@@ -160,6 +183,9 @@ Grid grid_of(std::int64_t M, std::int64_t N) {
 /// Row blocks of one launch at most: 65,535 blocks along y.
 constexpr std::int64_t rows_at_once = std::int64_t{65535} * tile;
 
+/// Blocks of threads that fill a GPU of some 130 processors twice.
+constexpr std::int64_t enough_blocks = 264;
+
 }  // namespace
 
 void gemm(void* queue, bool ta, bool tb, std::int64_t M, std::int64_t N, std::int64_t K, const float* a,
@@ -171,6 +197,28 @@ void gemm(void* queue, bool ta, bool tb, std::int64_t M, std::int64_t N, std::in
     launch(queue, grid_of(m, N), product_values, Operand{a + (ta ? i : i * lda), lda, m, ta}, Operand{b, ldb, N, !tb},
            K, c + i * ldc, ldc);
   }
+}
+
+void gemm_by_blocks(void* queue, bool ta, bool tb, std::int64_t M, std::int64_t N, std::int64_t K, const float* a,
+                    std::int64_t lda, const float* b, std::int64_t ldb, float* c, std::int64_t ldc,
+                    std::span<float> scratch) {
+  if (M == 0 || N == 0) return;
+  const std::int64_t tiles = ceil_div(M, tile) * ceil_div(N, tile), k_blocks = ceil_div(K, gemm_k_block);
+  const std::int64_t at_once =
+      std::min({enough_blocks / tiles, k_blocks, static_cast<std::int64_t>(scratch.size()) / (M * N)});
+  if (at_once < 2) return gemm(queue, ta, tb, M, N, K, a, lda, b, ldb, c, ldc);
+  for (std::int64_t k = 0; k < K; k += at_once * gemm_k_block) {
+    const Operand of_a{a + (ta ? k * lda : k), lda, M, ta}, of_b{b + (tb ? k : k * ldb), ldb, N, !tb};
+    Grid grid = grid_of(M, N);
+    grid.z = std::min(at_once, ceil_div(K - k, gemm_k_block));
+    launch(queue, grid, product_parts, of_a, of_b, K - k, scratch.data());
+    launch(queue, {.x = ceil_div(M * N, threads), .threads = threads}, add_parts, scratch.data(), grid.z, k > 0, M, N,
+           c, ldc);
+  }
+}
+
+std::int64_t gemm_by_blocks_floats(std::int64_t M, std::int64_t N, std::int64_t K) {
+  return std::min(enough_blocks * tile * tile, ceil_div(K, gemm_k_block) * M * N);
 }
 
 void gemm_terms(void* queue, bool ta, bool tb, std::int64_t M, std::int64_t N, std::int64_t K, const float* a,

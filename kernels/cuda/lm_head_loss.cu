@@ -28,6 +28,9 @@ TROUPE_DEVICE float signed_zero(std::int64_t n, F&& x) {
   return top;
 }
 
+/// Scratch for a chunk of logits, whole lines of memory.
+std::int64_t logits_floats(std::int64_t V) { return ceil_div(cpu::lm_head_chunk(V) * V, 64) * 64; }
+
 struct StatsArguments {
   const float* logits;         ///< (n, V): rows r0, r0 + 1, .. of `rows`
   const std::int32_t* target;  ///< (n)
@@ -107,7 +110,10 @@ void lm_head_loss_grad(const Call& call) {
   const auto* target = call.in[2].as<std::int32_t>();
   const float* lse = call.in[3].as<float>();
   const float scale = static_cast<float>(call.attrs->real("scale", 1));
-  float* logits = reinterpret_cast<float*>(call.scratch.data());
+  const std::span scratch(reinterpret_cast<float*>(call.scratch.data()), call.scratch.size() / sizeof(float));
+  float* logits = scratch.data();
+  // dx of a chunk has few elements, each a sum over the vocabulary: its blocks of words are made in parallel.
+  const auto parts = scratch.subspan(static_cast<std::size_t>(logits_floats(V)));
   Terms terms = terms_of(dw, call.accumulate);
   if (rows == 0) gemm_terms(call.queue, true, false, V, C, 0, logits, V, x.as<float>(), C, terms);
   for (std::int64_t r0 = 0; r0 < rows; r0 += chunk, terms.accumulate = true) {
@@ -115,9 +121,14 @@ void lm_head_loss_grad(const Call& call) {
     const float* part = x.as<float>() + r0 * C;
     gemm(call.queue, false, true, n, V, C, part, C, w.as<float>(), C, logits, V);
     softmax_rows_grad(call.queue, logits, n, V, target + r0, lse + r0, scale, logits, w.extent.dims[0].lo);
-    gemm(call.queue, false, false, n, C, V, logits, V, w.as<float>(), C, dx.as<float>() + r0 * C, C);
+    gemm_by_blocks(call.queue, false, false, n, C, V, logits, V, w.as<float>(), C, dx.as<float>() + r0 * C, C, parts);
     gemm_terms(call.queue, true, false, V, C, n, logits, V, part, C, terms);
   }
+}
+
+std::int64_t lm_head_loss_grad_scratch(std::span<const TensorType> in, std::span<const TensorType>, const Attrs&) {
+  const auto V = in[1].shape[0], C = in[1].shape[1], rows = std::min(elements(in[2].shape), cpu::lm_head_chunk(V));
+  return (logits_floats(V) + gemm_by_blocks_floats(rows, C, V)) * size_of(DType::f32);
 }
 
 }  // namespace troupe::kernels::cuda

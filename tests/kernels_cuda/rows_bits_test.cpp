@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "kernels/cuda/bodies.h"
+#include "kernels/cuda/gemm.h"
 #include "on_device.h"
 #include "tests/kernels/fixture.h"
 
@@ -168,4 +169,25 @@ TEST_CASE("the head's loss over two chunks of 5,000 words has the CPU's bits, on
   Tensor zeros = compare.make(floats({2, T, C})), tiny = compare.make(floats({V, C}), 0, 1, 1e-30);
   for (N i = 0; i < zeros.size(); ++i) zeros.as<float>()[i] *= i % C == C - 1 ? 1e-30f : 0.0f;
   compare("lm_head_stats", {zeros, tiny, target}, {}, false);
+}
+
+TEST_CASE("a product by blocks of k has the bits of one that takes them in turn, however many at a time") {
+  Compared compare;
+  if (!compare.gpu) return;
+  for (const N K : {0, 5, 512, 513, 2100}) {
+    const N M = 130, columns = 37;
+    const Tensor x = compare.make(floats({M, K})), w = compare.make(floats({columns, K}));
+    for (const N at_once : {0, 1, 2, 3, 5}) {
+      CAPTURE(K);
+      CAPTURE(at_once);
+      OpDef op = *compare.ops.find("linear");
+      op.cuda.scratch_bytes = [=](auto, auto, const Attrs&) { return at_once * M * columns * N{4}; };
+      op.cuda.issue = [=](const Call& call) {
+        const std::span scratch(reinterpret_cast<float*>(call.scratch.data()), call.scratch.size() / 4);
+        cuda::gemm_by_blocks(call.queue, false, true, M, columns, K, call.in[0].as<float>(), K, call.in[1].as<float>(),
+                             K, call.out[0].as<float>(), columns, scratch);
+      };
+      CHECK(same_bits(run(op, {x, w}, {}), run(on_device(op, *compare.gpu), {x, w}, {})));
+    }
+  }
 }
