@@ -75,7 +75,7 @@ void agents_options(CLI::App& command, lm::JobArguments& arguments) {
                               machines.wait_s))
       ->check(whole_number(1, 1'000'000));
   command.add_flag("--mixed-hardware", machines.mixed_hardware,
-                   "take machines, too, whose processors or C libraries make other bits of the same values (default: "
+                   "take machines, too, whose processors make other bits of the same values (default: "
                    "they are refused)");
   auto* hosts = command
                     .add_option("--hosts", arguments.hosts,

@@ -115,6 +115,11 @@ rule("one log" "spdlog|${no_name}stderr${no_name}|std::c(err|log|out)${no_name}"
 set(advice "is a name of one model's part: let its graph say it")
 set(scope "^runtime/")
 rule("no model's names" "\"[^\"\n]*(tp\\.|layers?\\.|embed|_proj|lm_head|vocab)[^\"\n]*\"|kv_heads|head_dim")
+
+# C libraries, and CUDA's, differ in the last bit of these.
+set(advice "differs between machines: kernels/exact_math.h has one that does not")
+set(scope "^kernels/")
+rule("no C library's functions in kernels" "std::(log|exp|pow|sin|cos|tan|asin|acos|atan|sinh|cosh|tanh|erf|cbrt|hypot)[a-z0-9]*\\(")
 set(scope ".")
 
 # Words that had several meanings, and what the code calls the thing now (docs/glossary.md).

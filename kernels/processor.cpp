@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "devices/parallel.h"
@@ -54,20 +52,6 @@ std::string numbers_digest() {
     body(c);
     for (const View& v : c.out) add(v);
   };
-  // Of the C library as it is: a float that is made of a double seldom shows the double's last bit.
-  constexpr std::int64_t arguments = 4096, functions = 6;
-  Values library({arguments, functions}, DType::f64);
-  for (std::int64_t i = 0; i < arguments; ++i) {
-    const double v = static_cast<double>(i + 1) * 0.37;
-    const double made[functions] = {std::sin(v),
-                                    std::cos(v),
-                                    std::log(v),
-                                    std::exp(-v / 100),
-                                    std::pow(1 + v / 1000, -v / 777),
-                                    static_cast<double>(std::log(static_cast<float>(v)))};
-    std::copy_n(made, functions, library.view().as<double>() + i * functions);
-  }
-  add(library.view());
   Values x({batch, positions, width}), turned(x.shape), table({words, width}), logits({batch, positions, words});
   init_normal(x.view(), 1, 1.0f, par);
   init_normal(table.view(), 2, 0.2f, par);

@@ -46,6 +46,9 @@ check("if (name.starts_with(\"model.layers.\")) return;" "no model's names" runt
 check("auto n = attrs.integer(kv_heads);" "no model's names" runtime/planted.h)
 check("const auto n = layers.size(); throw \"tp=\";  // \"layers.0\"" "" runtime/plan/planted.cpp)
 check("attrs.integer(\"head_dim\");" "" kernels/planted.cpp)
+check("const double s = std::sin(x);" "no C library's functions in kernels" kernels/cpu/planted.cpp)
+check("const float l = std::log1pf(x);" "no C library's functions in kernels" kernels/planted.h)
+check("const double s = std::sin(x);" "" apps/planted.cpp)
 check("spdlog::warn(text);" "one log")
 check("std::fprintf(stderr, text);" "one log")
 

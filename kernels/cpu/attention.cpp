@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/cpu/attention_blocks.h"
+#include "kernels/exact_math.h"
 
 namespace troupe::kernels::cpu {
 
@@ -49,7 +50,7 @@ void attention(const Call& call) {
           const v16 f = splat(1.0f / state.sum[r]);
           map(
               s.D, o + s.q_at(b, h) + (q0 + r) * s.q_ld, [f](v16 x) { return x * f; }, acc + r * s.D);
-          lse[(b * s.T + q0 + r) * s.H + h] = state.max[r] + std::log(state.sum[r]);
+          lse[(b * s.T + q0 + r) * s.H + h] = state.max[r] + static_cast<float>(exact::log(state.sum[r]));
         }
       }
   });

@@ -7,6 +7,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/softmax_row.h"
+#include "kernels/exact_math.h"
 #include "kernels/ops.h"
 
 namespace troupe::kernels::cpu {
@@ -69,7 +70,7 @@ void lm_head_loss(const Call& call) {
       }
     }
     for (std::int64_t i = 0; i < n; ++i) {
-      const double whole = std::log(sum[i]) + top[i];
+      const double whole = exact::log(sum[i]) + top[i];
       lse[begin + i] = static_cast<float>(whole);
       row_loss[begin + i] = target[begin + i] < 0 ? 0.0 : whole - logit[i];
     }

@@ -6,6 +6,7 @@
 #include "kernels/cpu/gradient.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/exact_math.h"
 
 namespace troupe::kernels {
 
@@ -15,8 +16,8 @@ void adamw_update(const AdamWState& from, const AdamWState& to, const Gradient& 
                   Parallel& par) {
   // Scalars in double, as PyTorch's single-tensor path computes them.
   const double step = static_cast<double>(a.step);
-  const double correct1 = 1 - std::pow(static_cast<double>(a.beta1), step);
-  const double correct2 = 1 - std::pow(static_cast<double>(a.beta2), step);
+  const double correct1 = 1 - exact::pow(static_cast<double>(a.beta1), step);
+  const double correct2 = 1 - exact::pow(static_cast<double>(a.beta2), step);
   const v16 decay = splat(static_cast<float>(1 - static_cast<double>(a.lr) * a.weight_decay));
   const v16 rate = splat(static_cast<float>(-a.lr / correct1)),
             root = splat(static_cast<float>(1 / std::sqrt(correct2)));

@@ -1,10 +1,9 @@
 // Rotary position embedding (Su et al., 2021) in Hugging Face's rotate-half convention: within a head,
 // element j pairs with j + D/2 and turns by position * theta^(-2j/D).
-#include <cmath>
-
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/exact_math.h"
 
 namespace troupe::kernels::cpu {
 
@@ -16,14 +15,11 @@ namespace {
 /// in double from one to the next in between: an entry depends on its position only.
 void fill_table(float* table, std::int64_t first, std::int64_t T, std::int64_t half, double theta, bool inverse) {
   for (std::int64_t j = 0; j < half; ++j) {
-    const double w = std::pow(theta, -static_cast<double>(j) / static_cast<double>(half)) * (inverse ? -1 : 1);
-    const double dc = std::cos(w), ds = std::sin(w);
-    double c = 1, s = 0;
+    const double w = exact::pow(theta, -static_cast<double>(j) / static_cast<double>(half)) * (inverse ? -1 : 1);
+    double dc, ds, c = 1, s = 0;
+    exact::sin_cos(w, ds, dc);
     for (std::int64_t p = first / 64 * 64; p < first + T; ++p) {
-      if (p % 64 == 0) {
-        c = std::cos(w * static_cast<double>(p));
-        s = std::sin(w * static_cast<double>(p));
-      }
+      if (p % 64 == 0) exact::sin_cos(w * static_cast<double>(p), s, c);
       if (p >= first) {
         float* row = table + (p - first) * 2 * half;
         row[j] = static_cast<float>(c);

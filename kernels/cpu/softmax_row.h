@@ -6,6 +6,7 @@
 
 #include "devices/base/check.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/exact_math.h"
 
 namespace troupe::kernels {
 
@@ -38,7 +39,7 @@ inline MaxAndSum max_and_sum(const float* x, std::int64_t n) {
 inline double softmax_row(const float* x, std::int64_t n, std::int32_t target, float* lse) {
   REQUIRE(target < n, target, n);
   const auto [m, sum] = max_and_sum(x, n);
-  const double log_sum = std::log(static_cast<double>(sum));
+  const double log_sum = exact::log(static_cast<double>(sum));
   *lse = static_cast<float>(log_sum + m);
   return target < 0 ? 0.0 : log_sum + m - x[target];
 }

@@ -35,7 +35,7 @@ Status check_program(const Joins& joins, const std::string& program) {
 Status check_numbers(const Joins& joins, const Joins& first) {
   if (joins.numbers.empty() || first.numbers.empty() || joins.numbers == first.numbers) return {};
   return invalid("machine " + joins.machine + " makes other bits of the same values than machine " + first.machine +
-                 " (another processor, or another C library): bits would depend on which of them computes what; with "
+                 " (one of their processors may have a fault): bits would depend on which of them computes what; with "
                  "--mixed-hardware the run takes it all the same");
 }
 
