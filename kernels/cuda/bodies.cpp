@@ -7,6 +7,9 @@ namespace troupe::kernels::cuda {
 OpSet with_cuda_bodies(const OpSet& ops) {
   const std::map<std::string, CudaBody> bodies = {
       {"add", {add}},
+      {"attention", {attention}},
+      {"attention_cached", {attention_cached, attention_cached_scratch}},
+      {"attention_grad", {attention_grad, attention_grad_scratch}},
       {"linear", {linear}},
       {"linear_dw", {linear_dw}},
       {"linear_dx", {linear_dx}},
