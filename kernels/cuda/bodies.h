@@ -9,6 +9,9 @@ namespace troupe::kernels::cuda {
 void accumulate(const Call&);
 void adamw(const Call&);
 void add(const Call&);
+void attention(const Call&);
+void attention_cached(const Call&);
+void attention_grad(const Call&);
 void bias_add(const Call&);
 void bias_grad(const Call&);
 void dropout(const Call&);
@@ -38,13 +41,12 @@ void swiglu(const Call&);
 void swiglu_grad(const Call&);
 void weighted_sum(const Call&);
 
-/// Bytes of scratch of bias_grad and rmsnorm_dw (CudaBody::scratch_bytes).
-std::int64_t column_sums_scratch(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
-/// CudaBody::scratch_bytes.
-std::int64_t orthogonalize_scratch_bytes(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
-
-/// Bytes of scratch of lm_head_loss_grad.
+// Bytes of scratch of bodies that need other scratch than the CPU's (CudaBody::scratch_bytes).
+std::int64_t attention_cached_scratch(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
+std::int64_t attention_grad_scratch(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
+std::int64_t column_sums_scratch(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);  // bias_grad, rmsnorm_dw
 std::int64_t lm_head_loss_grad_scratch(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
+std::int64_t orthogonalize_scratch_bytes(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
 
 /// Returns the ops with the bodies of this folder (OpDef::cuda). Ops that have none here are as they were.
 OpSet with_cuda_bodies(const OpSet& ops);

@@ -16,12 +16,12 @@
 #include <cuda_runtime.h>
 #define TROUPE_KERNEL __global__
 #define TROUPE_DEVICE __device__ __forceinline__
-#define TROUPE_THREADS(n) __launch_bounds__(n)
+#define TROUPE_THREADS(...) __launch_bounds__(__VA_ARGS__)
 #else
 #include "devices/fibers/block.h"
 #define TROUPE_KERNEL
 #define TROUPE_DEVICE __attribute__((always_inline)) inline
-#define TROUPE_THREADS(n)
+#define TROUPE_THREADS(...)
 #endif
 
 namespace troupe::kernels::cuda {
