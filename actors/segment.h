@@ -60,10 +60,10 @@ struct SegmentSpec {
   std::int64_t samples_per_microbatch = 1;
   std::shared_ptr<std::atomic<std::int64_t>> progress;  ///< counts ops that begin; may be null
   ReportSink report;
-  std::size_t first_peak = 0;  ///< the place's index of the first gradient's peak
-  DeviceSide device;           ///< with landing_bytes() for each act
+  std::size_t first_peak = 0;       ///< the place's index of the first gradient's peak
+  DeviceSide device;                ///< with landing_bytes() for each act
   std::span<std::byte> op_scratch;  ///< of a device: the ops' own scratch, by the rules of their bodies there
-  GradientSink tell;           ///< may be empty where there is no gradient
+  GradientSink tell;                ///< may be empty where there is no gradient
 };
 
 /// Runs the ops in order. Error: one of an op's OpDef::check, an exception of a body (each names the op); see

@@ -48,13 +48,14 @@ Expected<std::unique_ptr<Buffer>> FiberDevice::allocate(std::size_t bytes) {
 Expected<std::unique_ptr<Buffer>> FiberDevice::allocate_pinned(std::size_t bytes) { return allocate_host(bytes); }
 
 std::unique_ptr<Stream> FiberDevice::create_stream(const std::string& name, int threads) {
-  return std::make_unique<ThreadStream>(name, threads, clock_, std::vector<int>{}, ThreadStream::Begin::now,
-                                        [&clock = clock_, order = order_](Task& task, Parallel& parallel, std::int64_t) {
-                                          Issuing issuing(parallel, *order);
-                                          if (task.work) task.work(issuing);
-                                          issuing.finish();
-                                          return clock.now_ns();
-                                        });
+  return std::make_unique<ThreadStream>(
+      name, threads, clock_, std::vector<int>{}, ThreadStream::Begin::now,
+      [&clock = clock_, order = order_](Task& task, Parallel& parallel, std::int64_t) {
+        Issuing issuing(parallel, *order);
+        if (task.work) task.work(issuing);
+        issuing.finish();
+        return clock.now_ns();
+      });
 }
 
 }  // namespace troupe::fibers

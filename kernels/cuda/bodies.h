@@ -44,7 +44,8 @@ void weighted_sum(const Call&);
 // Bytes of scratch of bodies that need other scratch than the CPU's (CudaBody::scratch_bytes).
 std::int64_t attention_cached_scratch(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
 std::int64_t attention_grad_scratch(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
-std::int64_t column_sums_scratch(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);  // bias_grad, rmsnorm_dw
+std::int64_t column_sums_scratch(std::span<const TensorType> in, std::span<const TensorType> out,
+                                 const Attrs&);  // bias_grad, rmsnorm_dw
 std::int64_t lm_head_loss_grad_scratch(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
 std::int64_t orthogonalize_scratch_bytes(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&);
 

@@ -298,9 +298,10 @@ Status take_checkpoints(const Plan& plan, JobOptions& o, int& code) {
 Status App::check_device(const std::string& device) const {
   const std::string kind = device.substr(0, device.find(':'));
   if (kind == "cpu" || (accelerator_ && accelerator_->kind == kind)) return {};
-  return invalid(fmt::format("device '{}': this program has no devices of kind '{}': build it where the CUDA toolkit is "
-                             "found, or compute on 'cpu'",
-                             device, kind));
+  return invalid(
+      fmt::format("device '{}': this program has no devices of kind '{}': build it where the CUDA toolkit is "
+                  "found, or compute on 'cpu'",
+                  device, kind));
 }
 
 Status App::check(const Plan& plan, const JobOptions& options) const {

@@ -68,8 +68,8 @@ struct KeptRun;           // runtime/launch/kept_run.h
 struct JobOptions {
   /// A program of `readers` or a payload of `feed` that the plan does not take ends the job with exit_worker.
   SessionOptions session;
-  CheckpointOptions checkpoint;                    ///< for plans with CompileOptions::snapshots; `restore` for any plan
-  int threads = 1;                                 ///< of each worker's compute stream: 1 or more
+  CheckpointOptions checkpoint;  ///< for plans with CompileOptions::snapshots; `restore` for any plan
+  int threads = 1;               ///< of each worker's compute stream: 1 or more
   /// Where places compute: "cpu", or "cuda", "cuda:0", "cuda:0,1": of this kind (App::accelerator), all devices of the
   /// machine, or these, place by place in turn.
   std::string device = "cpu";

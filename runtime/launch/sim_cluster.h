@@ -49,8 +49,8 @@ struct SimClusterOptions {
   std::uint64_t seed = 0;
   bool run_kernels = true;
   std::shared_ptr<const Accelerator> accelerator;  ///< where places compute; null: on the host
-  comm::SimLink link;          ///< between every two places
-  Storage* storage = nullptr;  ///< for plans with snapshots, and to restore from
+  comm::SimLink link;                              ///< between every two places
+  Storage* storage = nullptr;                      ///< for plans with snapshots, and to restore from
   CheckpointTarget save;
   JobGeneration generation{1, 2};
   JobCheckpoints* snapshots = nullptr;  ///< null: no checkpoints are taken

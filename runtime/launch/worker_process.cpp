@@ -297,9 +297,10 @@ class PlaceProcess {
     const auto colon = hello_.device.find(':');
     const std::string kind = hello_.device.substr(0, colon);
     if (!accelerator_ || accelerator_->kind != kind)
-      return invalid(fmt::format("this program has no devices of kind '{}': build it where the toolkit of such devices "
-                                 "is found, or take 'cpu'",
-                                 kind));
+      return invalid(
+          fmt::format("this program has no devices of kind '{}': build it where the toolkit of such devices "
+                      "is found, or take 'cpu'",
+                      kind));
     const int number = colon == std::string::npos ? -1 : std::atoi(hello_.device.c_str() + colon + 1);
     return accelerator_->open(number, hello_.place, clock_);
   }

@@ -133,9 +133,10 @@ Status Worker::Impl::take_op_scratch() {
       const kernels::OpDef* def = env.ops->find(op.op);
       if (!def) continue;  // a report, or what an update does itself
       if (!def->cuda.issue)
-        return invalid(fmt::format("op '{}' ({}) has no body for this device: give it one (OpDef::cuda), or let the job "
-                                   "compute on 'cpu'",
-                                   op.name, op.op));
+        return invalid(
+            fmt::format("op '{}' ({}) has no body for this device: give it one (OpDef::cuda), or let the job "
+                        "compute on 'cpu'",
+                        op.name, op.op));
       std::vector<kernels::TensorType> in, out;
       for (const auto& o : op.in) in.push_back({plan.tensors[o.tensor].dtype, view(o.tensor).shape});
       for (const auto& o : op.out) out.push_back({plan.tensors[o.tensor].dtype, view(o.tensor).shape});
