@@ -38,8 +38,8 @@ class Executor {
 struct PortMemory {
   std::byte* base = nullptr;
   std::int64_t slot_bytes = 0;
-  /// Where the slots lie in memory of a device: where the host keeps what it reads and writes of them itself (exponents,
-  /// versions), at the same offsets. Null: in the slots.
+  /// Where the slots lie in memory of a device: where the host keeps what it reads and writes of them itself
+  /// (exponents, versions), at the same offsets. Null: in the slots.
   std::byte* host = nullptr;
   bool fed = false;  ///< written by the conductor, so that an act finds it whole when it is issued
   std::byte* at(std::int32_t slot) const { return base + slot * slot_bytes; }

@@ -6,7 +6,7 @@ get_filename_component(ROOT "${ROOT}" ABSOLUTE)
 set(order base placement devices kernels comm checkpoint actors runtime apps)
 # The rooms of runtime/ and apps/: each may include itself and those before it. A file of these folders is in a room, but
 # for the command itself, which no room includes.
-set(runtime_rooms graph plan place planner compile session simulate verify search show worker elastic store agents launch)
+set(runtime_rooms graph plan place planner compile session simulate verify search show worker accelerators elastic store agents launch)
 set(apps_rooms options report costs lm machines job calibrate ckpt)
 set(roomless apps/main.cpp apps/argument_forms.h apps/argument_forms.cpp apps/model_options.h apps/model_options.cpp
   apps/recovery_options.h apps/recovery_options.cpp apps/machine_options.h apps/machine_options.cpp)

@@ -4,7 +4,7 @@
 cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/headers.cmake")
 list(JOIN TROUPE_HEADER_FOLDERS "|" any_folder)
-set(waiting ${TROUPE_RUNTIME_HEADERS} ${TROUPE_MODEL_HEADERS})
+set(waiting ${TROUPE_RUNTIME_HEADERS} ${TROUPE_MODEL_HEADERS} ${TROUPE_DEVICE_HEADERS})
 set(done "")
 while(waiting)
   list(POP_FRONT waiting header)

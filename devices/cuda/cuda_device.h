@@ -44,6 +44,8 @@ class CudaDevice final : public Device {
   Expected<std::unique_ptr<Buffer>> allocate(std::size_t bytes) override;
   /// Pages of the host, taken and pinned at once (huge ones where the kernel grants them: 40 GB/s and more).
   Expected<std::unique_ptr<Buffer>> allocate_pinned(std::size_t bytes) override;
+  /// Registers the pages until the result, and all that uses it, is gone.
+  Expected<std::shared_ptr<void>> pin(std::byte* data, std::size_t bytes) override;
   /// Work has one thread, whatever `threads` says. A stream called "comm" goes before others where both have work that
   /// the GPU could begin.
   std::unique_ptr<Stream> create_stream(const std::string& name, int threads) override;

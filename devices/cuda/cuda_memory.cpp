@@ -96,4 +96,18 @@ Expected<std::unique_ptr<Buffer>> CudaDevice::allocate_pinned(std::size_t bytes)
   return std::unique_ptr<Buffer>(new PinnedBuffer(gpu_, std::move(host)));
 }
 
+Expected<std::shared_ptr<void>> CudaDevice::pin(std::byte* data, std::size_t bytes) {
+  if (gpu_->health.dead()) return gpu_->health.cause();
+  if (bytes == 0) return std::shared_ptr<void>();
+  static_cast<void>(gpu_->make_current());
+  const cudaError_t error = ::cudaHostRegister(data, bytes, cudaHostRegisterPortable);
+  if (error != cudaSuccess) {
+    static_cast<void>(::cudaGetLastError());
+    return cuda::status_of(error, "cudaHostRegister of " + std::to_string(bytes) + " bytes");
+  }
+  return std::shared_ptr<void>(data, [gpu = gpu_](void* pages) {
+    if (gpu->make_current() == cudaSuccess) static_cast<void>(::cudaHostUnregister(pages));
+  });
+}
+
 }  // namespace troupe

@@ -1,5 +1,5 @@
-// Exact causal attention, blockwise with an online softmax: a block of threads for each head and 96 of its queries, which
-// passes over their keys (attention.cuh).
+// Exact causal attention, blockwise with an online softmax: a block of threads for each head and 96 of its queries,
+// which passes over their keys (attention.cuh).
 #include "kernels/cuda/attention.cuh"
 
 #include "kernels/cuda/bodies.h"

@@ -91,8 +91,8 @@ struct Causal {
 /// Where a tile has a column: the six of a thread are side by side.
 TROUPE_DEVICE int column_at(int column) { return column % 16 * 6 + column / 16; }
 
-/// Of numbers that belong to the thread's rows, lane e has that of row row_of(e), for e < 8: this is row row_of(e)'s. All
-/// lanes call it.
+/// Of numbers that belong to the thread's rows, lane e has that of row row_of(e), for e < 8: this is row row_of(e)'s.
+/// All lanes call it.
 TROUPE_DEVICE float of_row(float mine, int e) { return shuffle(mine, thread_x() % warp_size / 16 * 16 + e); }
 
 /// Floats [0, n) of four at p, 0 beyond.

@@ -3,8 +3,8 @@
 // maximum and scores; then, with the largest maximum so far, its weights, their sum, and what they make of the values;
 // then these are added up in turn.
 //
-// The state: 64 bytes, which begin with the next position; then for each key-value head its keys [element][slot], so that
-// threads which have a key each read them side by side, and its values [slot][element].
+// The state: 64 bytes, which begin with the next position; then for each key-value head its keys [element][slot], so
+// that threads which have a key each read them side by side, and its values [slot][element].
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/bodies.h"
 #include "kernels/cuda/exact.cuh"

@@ -1,7 +1,7 @@
-// Gradient of attention (kernels/cpu/attention_grad.cpp), from scores that are made again. dQ: a block of threads for each
-// head and 96 of its queries, over their keys. dK and dV: a block of threads each for every key-value head and 96 of its
-// keys, over the query heads of its group and their queries, which the written order adds one after the other; two
-// kernels, since the sums of both would fill the registers, although each then makes P.
+// Gradient of attention (kernels/cpu/attention_grad.cpp), from scores that are made again. dQ: a block of threads for
+// each head and 96 of its queries, over their keys. dK and dV: a block of threads each for every key-value head and 96
+// of its keys, over the query heads of its group and their queries, which the written order adds one after the other;
+// two kernels, since the sums of both would fill the registers, although each then makes P.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/bodies.h"
 #include "kernels/cuda/exact.cuh"

@@ -1,5 +1,5 @@
-// How a body of this folder issues its kernels: on the CUDA stream of the call, or at once on fibers. Errors of a launch
-// are the stream's to find (devices/cuda/): a body has none to return.
+// How a body of this folder issues its kernels: on the CUDA stream of the call, or at once on fibers. Errors of a
+// launch are the stream's to find (devices/cuda/): a body has none to return.
 #pragma once
 
 #include <algorithm>

@@ -204,8 +204,8 @@ class App {
   /// Runs the job in the calling thread, over simulated clock, network and devices: the same seed gives the same run,
   /// message for message (SimRun::digest), another one other timings and the same numbers (NU-1 runs). Actors and
   /// kernels compute, checkpoints are written, as in run(): what an application is debugged with. Of `options` it takes
-  /// `session`, `checkpoint`, `device`, run_kernels and on_ready, with their callbacks; nothing is lost here, so that none of
-  /// recovery's means anything, nor those of processes, machines, signals, drills and traces. Error: as run().
+  /// `session`, `checkpoint`, `device`, run_kernels and on_ready, with their callbacks; nothing is lost here, so that
+  /// none of recovery's means anything, nor those of processes, machines, signals, drills and traces. Error: as run().
   SimOutcome simulate(const Plan& plan, JobOptions options, std::uint64_t seed) const;
   /// The last line of a main(): runs the plan, prints an error to stderr, returns the exit code.
   int run_main(const Expected<Plan>& plan, JobOptions options) const;

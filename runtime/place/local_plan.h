@@ -26,8 +26,8 @@ struct LocalChannel {
   std::int64_t offset = 0;           ///< of slot 0
   std::int64_t moments_offset = 0;   ///< trained parameters: of their moments in a slot (moments_offsets)
   std::int64_t version_offset = -1;  ///< parameters with two slots: of the slot's version (actors/version_word.h)
-  /// Only acts that a device computes, snapshots and copies touch its slots: where the device has memory of its own they
-  /// lie there. Others lie in host memory, which such a device reads and writes over the bus.
+  /// Only acts that a device computes, snapshots and copies touch its slots: where the device has memory of its own
+  /// they lie there. Others lie in host memory, which such a device reads and writes over the bus.
   bool of_device = false;
   std::vector<actors::Reader> readers;  ///< of channels that the conductor writes
 };

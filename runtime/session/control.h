@@ -52,7 +52,6 @@ struct PlanBytes {
 struct Hello {
   Rank rank = 0;
   std::int32_t threads = 1;
-  std::string device;           ///< "cpu"; "cuda", "cuda:1": see JobOptions::device, of this worker
   std::string tls, net_device;  ///< UCX; empty: its choice
   TraceWindow trace;
   double paced = 0;         ///< > 0: the paced device, at this scale
@@ -69,6 +68,7 @@ struct Hello {
   /// The memory of its place, by name as in StateHome::areas, instead of the memory with which the process was started;
   /// empty: that memory.
   std::string memory;
+  std::string device;  ///< where this worker computes: "cuda", "cuda:1" (JobOptions::device); "cpu" or empty: the host
 };
 /// The coordinator begins a generation: all places have left the generation before. The worker opens its transport and
 /// answers with WorkerAddress.

@@ -1,5 +1,5 @@
-// Attention on a device against the CPU bodies, bit by bit: several blocks of keys, heads as wide as those of models, and
-// a text token by token. The sample calls of bits_test.cpp are short.
+// Attention on a device against the CPU bodies, bit by bit: several blocks of keys, heads as wide as those of models,
+// and a text token by token. The sample calls of bits_test.cpp are short.
 #include <doctest/doctest.h>
 
 #include "kernels/cuda/bodies.h"

@@ -1,5 +1,5 @@
-// Jobs whose places compute as on a GPU, on fibers: the bits of the same job on the host's processor, wherever its slots
-// lie.
+// Jobs whose places compute as on a GPU, on fibers: the bits of the same job on the host's processor, wherever its
+// slots lie.
 #include "runtime/accelerators/fibers.h"
 #include "tests/numbers/lm_run.h"
 
