@@ -19,16 +19,16 @@ TROUPE_KERNEL void TROUPE_THREADS(threads, 2)
   const int blocks = (s.T + seq_block - 1) / seq_block;
   const Place place(shares, blocks);
   // the last queries, which have the most keys, begin first
-  const std::int64_t b = place.head / s.H, h = place.head % s.H, kv = s.kv_of(h);
+  const int b = place.head / s.H, h = place.head % s.H, kv = s.kv_of(h);
   const int q0 = (blocks - 1 - place.rows) * seq_block, d = place.share * most_parts * part;
   if (kv < 0 || kv >= s.KV) return;
-  const Rows queries{q + s.q_at(b, h) + q0 * s.q_ld(), s.q_ld(), positions_from(q0, s.T)};
+  const Rows queries{q + s.q_at(b, q0, h), s.q_ld(), positions_from(q0, s.T)};
 
   float max = -INFINITY, sum = 0, shrink = 0;  // of_row()
   float out[parts][8][4] = {};
   for (int k0 = 0; k0 <= q0; k0 += seq_block) {
     const bool diagonal = k0 == q0;
-    const std::int64_t at = s.kv_at(b, kv) + k0 * s.kv_ld();
+    const std::int64_t at = s.kv_at(b, k0, kv);
     const Rows keys{k + at, s.kv_ld(), positions_from(k0, s.T)}, values{v + at, s.kv_ld(), keys.count};
     const Causal causal = Causal::of_queries(diagonal);
     float p[8][6];
@@ -54,7 +54,7 @@ TROUPE_KERNEL void TROUPE_THREADS(threads, 2)
         sum = sum * shrink + total;
       }
     }
-    put_weights(tiles, p);
+    put_weights(tiles, [&](int e, int j) { return p[e][j]; });
     const Ends ends = ends_of_queries(keys.count, diagonal);
 #pragma unroll
     for (int i = 0; i < parts; ++i) {
@@ -76,9 +76,9 @@ TROUPE_KERNEL void TROUPE_THREADS(threads, 2)
     for (int i = 0; i < parts; ++i)
       for (int x = 0; x < 4; ++x) out[i][e][x] *= f;
   }
+  store(out, o + s.q_at(b, q0, h), s.q_ld(), queries.count, d, s.D);
   if (place.share == 0 && lane() < 8 && row_of(lane()) < queries.count)
-    lse[(b * s.T + q0 + row_of(lane())) * s.H + h] = max + static_cast<float>(exact::log(static_cast<double>(sum)));
-  store(out, o + s.q_at(b, h) + q0 * s.q_ld(), s.q_ld(), queries.count, d, s.D);
+    lse[s.row_at(b, q0 + row_of(lane()), h)] = max + static_cast<float>(exact::log(static_cast<double>(sum)));
 }
 
 }  // namespace
@@ -87,8 +87,9 @@ void attention(const Call& call) {
   const View &q = call.in[0], &k = call.in[1], &v = call.in[2];
   const Shape s = shape_of(q, k, call.attrs->integer("head_dim"));
   const int shared_by = shares(s.D);
-  const Grid grid{
-      .x = s.B * s.H * ceil_div(s.T, seq_block) * shared_by, .threads = threads, .shared_bytes = sizeof(Tiles)};
+  const Grid grid{.x = std::int64_t{s.B} * s.H * ceil_div(s.T, seq_block) * shared_by,
+                  .threads = threads,
+                  .shared_bytes = sizeof(Tiles)};
   launch(call.queue, grid, s.D <= part ? attend<1> : attend<2>, s, q.as<float>(), k.as<float>(), v.as<float>(),
          call.out[0].as<float>(), call.out[1].as<float>(), shared_by);
 }

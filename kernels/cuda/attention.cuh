@@ -22,40 +22,43 @@ inline constexpr int pitch = seq_block + 4;
 
 /// HeadShape of the CPU's bodies, without what is packed.
 struct Shape {
-  std::int64_t B, H, KV;  ///< H, KV: heads of this part
-  int T, D;
-  std::int64_t group, first_q, first_kv;  ///< of the whole: see HeadShape
+  int B, T, H, KV, D;            ///< H, KV: heads of this part
+  int group, first_q, first_kv;  ///< of the whole: see HeadShape
   float scale;
 
-  TROUPE_DEVICE std::int64_t q_ld() const { return H * D; }
-  TROUPE_DEVICE std::int64_t kv_ld() const { return KV * D; }
-  TROUPE_DEVICE std::int64_t q_at(std::int64_t b, std::int64_t h) const { return b * T * q_ld() + h * D; }
-  TROUPE_DEVICE std::int64_t kv_at(std::int64_t b, std::int64_t kv) const { return b * T * kv_ld() + kv * D; }
+  TROUPE_DEVICE int q_ld() const { return H * D; }
+  TROUPE_DEVICE int kv_ld() const { return KV * D; }
+  /// Where position t of a head begins.
+  TROUPE_DEVICE std::int64_t q_at(int b, int t, int h) const { return (std::int64_t{b} * T + t) * q_ld() + h * D; }
+  TROUPE_DEVICE std::int64_t kv_at(int b, int t, int kv) const { return (std::int64_t{b} * T + t) * kv_ld() + kv * D; }
+  /// Where lse has it.
+  TROUPE_DEVICE std::int64_t row_at(int b, int t, int h) const { return (std::int64_t{b} * T + t) * H + h; }
   /// The key-value head of a query head.
-  TROUPE_DEVICE std::int64_t kv_of(std::int64_t h) const { return (first_q + h) / group - first_kv; }
+  TROUPE_DEVICE int kv_of(int h) const { return (first_q + h) / group - first_kv; }
   /// The first query head of key-value head `kv` or a later one.
-  TROUPE_DEVICE std::int64_t queries_from(std::int64_t kv) const {
-    const std::int64_t lo = (first_kv + kv) * group - first_q;
+  TROUPE_DEVICE int queries_from(int kv) const {
+    const int lo = (first_kv + kv) * group - first_q;
     return lo < 0 ? 0 : lo < H ? lo : H;
   }
 };
 inline Shape shape_of(const View& q, const View& k, std::int64_t D) {
-  return {.B = q.shape[0],
-          .H = q.shape[2] / D,
-          .KV = k.shape[2] / D,
-          .T = static_cast<int>(q.shape[1]),
-          .D = static_cast<int>(D),
-          .group = q.logical[2] / k.logical[2],
-          .first_q = q.extent.dims[2].lo / D,
-          .first_kv = k.extent.dims[2].lo / D,
+  const auto narrow = [](std::int64_t n) { return static_cast<int>(n); };
+  return {.B = narrow(q.shape[0]),
+          .T = narrow(q.shape[1]),
+          .H = narrow(q.shape[2] / D),
+          .KV = narrow(k.shape[2] / D),
+          .D = narrow(D),
+          .group = narrow(q.logical[2] / k.logical[2]),
+          .first_q = narrow(q.extent.dims[2].lo / D),
+          .first_kv = narrow(k.extent.dims[2].lo / D),
           .scale = 1.0f / std::sqrt(static_cast<float>(D))};
 }
 
 /// Positions of a head in device memory, from one on.
 struct Rows {
   const float* data;
-  std::int64_t ld;  ///< floats from one to the next
-  int count;        ///< those that exist, at most seq_block
+  int ld;     ///< floats from one to the next
+  int count;  ///< those that exist, at most seq_block
   TROUPE_DEVICE bool aligned() const { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && ld % 4 == 0; }
 };
 
@@ -69,6 +72,9 @@ struct Tiles {
     float factors[seq_block][part];  ///< [column][element]
   };
   float weights[seq_block][pitch];  ///< [column][row]
+  // What gradients read again for each block: their registers are full.
+  float lse[seq_block], delta[seq_block];  ///< of queries
+  std::int64_t queries;                    ///< where they begin
 };
 
 /// This thread's place: rows 4 group .. and 48 + 4 group .., columns lane, lane + 16, ..
@@ -145,7 +151,7 @@ TROUPE_DEVICE void scores(Tiles& tiles, const Rows& rows, const Rows& columns, i
     load_across<true>(columns, d, D, tiles.columns);
     sync_block();
     const int count = D - d < deep ? D - d : deep, row = row_group() * 4, column = lane() * 6;
-#pragma unroll 4
+#pragma unroll 2
     for (int k = 0; k < count; ++k) {
       const Float4 low = four_at(&tiles.rows[k][row]), high = four_at(&tiles.rows[k][row + seq_block / 2]);
       float b[6];
@@ -162,19 +168,21 @@ TROUPE_DEVICE void scores(Tiles& tiles, const Rows& rows, const Rows& columns, i
   }
 }
 
-/// Stores to the weights of the thread's rows and columns.
-TROUPE_DEVICE void put_weights(Tiles& tiles, const float (&w)[8][6]) {
+/// The weights of the thread's rows and columns become f(e, j): row_of(e), column_of(j).
+template <class F>
+TROUPE_DEVICE void put_weights(Tiles& tiles, F&& f) {
 #pragma unroll
   for (int j = 0; j < 6; ++j)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       Float4 four;
-      for (int e = 0; e < 4; ++e) four.v[e] = w[h * 4 + e][j];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) four.v[e] = f(h * 4 + e, j);
       *reinterpret_cast<Float4*>(&tiles.weights[column_of(j)][row_of(h * 4)]) = four;
     }
 }
 
-/// The weights of the thread's rows and columns become f(weight, e, j): row_of(e), column_of(j).
+/// The weights of the thread's rows and columns become f(weight, e, j).
 template <class F>
 TROUPE_DEVICE void map_weights(Tiles& tiles, F&& f) {
 #pragma unroll
@@ -225,7 +233,7 @@ TROUPE_DEVICE void times(Tiles& tiles, const Rows& factors, int d, int D, const 
   const bool direct = D - d >= part && factors.aligned();
   constexpr int loads = seq_block * part / 4 / threads, columns_at_once = threads / 16;
   const float* from = factors.data + row_group() * factors.ld + d + lane() * 4;
-#pragma unroll
+#pragma unroll 4
   for (int i = 0; i < loads; ++i, from += columns_at_once * factors.ld) {
     const int column = row_group() + i * columns_at_once;
     Float4 four{};
@@ -239,7 +247,7 @@ TROUPE_DEVICE void times(Tiles& tiles, const Rows& factors, int d, int D, const 
 
 /// Stores row row_of(e) of `sums` at to + row_of(e) * ld + d + 4 lane(), for the first `count` rows and D elements.
 template <int parts>
-TROUPE_DEVICE void store(const float (&sums)[parts][8][4], float* to, std::int64_t ld, int count, int d, int D) {
+TROUPE_DEVICE void store(const float (&sums)[parts][8][4], float* to, int ld, int count, int d, int D) {
   const bool aligned = reinterpret_cast<std::uintptr_t>(to + d) % 16 == 0 && ld % 4 == 0;
 #pragma unroll
   for (int p = 0; p < parts; ++p)

@@ -56,7 +56,8 @@ TROUPE_DEVICE float warp_max(std::int64_t n, F&& f) {
 }
 
 TROUPE_KERNEL void TROUPE_THREADS(seq_block) cached_scores(Shape s, Ring ring, const float* q) {
-  const std::int64_t h = block_x() / ring.blocks, block = block_x() % ring.blocks, kv = s.kv_of(h);
+  const auto h = static_cast<int>(block_x() / ring.blocks);
+  const std::int64_t block = block_x() % ring.blocks, kv = s.kv_of(h);
   const int n = ring.keys_of(block), t = thread_x();
   if (n <= 0) return;
   float* const scores = ring.scores + block_x() * seq_block;
@@ -75,7 +76,8 @@ TROUPE_KERNEL void TROUPE_THREADS(seq_block) cached_scores(Shape s, Ring ring, c
 
 TROUPE_KERNEL void TROUPE_THREADS(cached_threads) cached_values(Shape s, Ring ring) {
   float(&weights)[cached_threads] = shared<float[cached_threads]>();
-  const std::int64_t h = block_x() / ring.blocks, block = block_x() % ring.blocks, kv = s.kv_of(h);
+  const auto h = static_cast<int>(block_x() / ring.blocks);
+  const std::int64_t block = block_x() % ring.blocks, kv = s.kv_of(h);
   const int n = ring.keys_of(block), t = thread_x();
   if (n <= 0) return;
   const float* max = ring.max + h * ring.blocks;
@@ -130,7 +132,7 @@ void attention_cached(const Call& call) {
             .window = window,
             .blocks = ceil_div(window, seq_block),
             .position = call.in[3].as<std::int32_t>()};
-  ring.values = ring.keys + s.KV * s.D * window;
+  ring.values = ring.keys + std::int64_t{s.KV} * s.D * window;
   const std::int64_t places = s.H * ring.blocks;
   ring.scores = reinterpret_cast<float*>(call.scratch.data());
   ring.sums = ring.scores + places * seq_block;

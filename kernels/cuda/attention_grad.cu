@@ -27,44 +27,43 @@ TROUPE_KERNEL void TROUPE_THREADS(delta_threads)
   if (thread_x() % warp_size == 0) delta[row] = sum;
 }
 
+/// lse and delta of `count` queries, `ld` floats from one to the next. The threads see them after a barrier.
+TROUPE_DEVICE void put_rows(Tiles& tiles, const Inputs& in, std::int64_t at, int ld, int count) {
+  const int r = thread_x();
+  if (r >= seq_block) return;
+  tiles.lse[r] = r < count ? in.lse[at + r * ld] : 0.0f;
+  tiles.delta[r] = r < count ? in.delta[at + r * ld] : 0.0f;
+}
+
 template <int parts>
 TROUPE_KERNEL void TROUPE_THREADS(threads, 2) query_gradient(Shape s, Inputs in, float* dq, int shares) {
   Tiles& tiles = shared<Tiles>();
   const int blocks = (s.T + seq_block - 1) / seq_block;
   const Place place(shares, blocks);
   // the last queries, which have the most keys, begin first
-  const std::int64_t b = place.head / s.H, h = place.head % s.H, kv = s.kv_of(h);
+  const int b = place.head / s.H, h = place.head % s.H, kv = s.kv_of(h);
   const int q0 = (blocks - 1 - place.rows) * seq_block, d = place.share * most_parts * part;
   if (kv < 0 || kv >= s.KV) return;
-  const std::int64_t from = s.q_at(b, h) + q0 * s.q_ld(), row0 = (b * s.T + q0) * s.H + h;
-  const Rows queries{in.q + from, s.q_ld(), positions_from(q0, s.T)}, grads{in.d_o + from, s.q_ld(), queries.count};
+  const int count = positions_from(q0, s.T);
+  put_rows(tiles, in, s.row_at(b, q0, h), s.H, count);
+  if (thread_x() == 0) tiles.queries = s.q_at(b, q0, h);
 
-  const int own = row_of(lane() % 8);  // of_row()
-  const float lse = own < queries.count ? in.lse[row0 + own * s.H] : 0.0f;
-  const float delta = own < queries.count ? in.delta[row0 + own * s.H] : 0.0f;
   float out[parts][8][4] = {};
   for (int k0 = 0; k0 <= q0; k0 += seq_block) {
+    sync_block();
+    const Rows queries{in.q + tiles.queries, s.q_ld(), count}, grads{in.d_o + tiles.queries, s.q_ld(), count};
     const bool diagonal = k0 == q0;
-    const std::int64_t at = s.kv_at(b, kv) + k0 * s.kv_ld();
+    const std::int64_t at = s.kv_at(b, k0, kv);
     const Rows keys{in.k + at, s.kv_ld(), positions_from(k0, s.T)}, values{in.v + at, s.kv_ld(), keys.count};
     float w[8][6];
     scores(tiles, queries, keys, s.D, w);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      const float of_e = of_row(lse, e);
-#pragma unroll
-      for (int j = 0; j < 6; ++j) w[e][j] = exp(fmaf(w[e][j], s.scale, -of_e));
-    }
-    put_weights(tiles, w);  // P, to be read by this thread: in registers there is no room for it
+    // P, to be read by this thread: in registers there is no room for it
+    put_weights(tiles, [&](int e, int j) { return exp(fmaf(w[e][j], s.scale, -tiles.lse[row_of(e)])); });
     scores(tiles, grads, values, s.D, w);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      const float of_e = of_row(delta, e);
-#pragma unroll
-      for (int j = 0; j < 6; ++j) w[e][j] -= of_e;
-    }
     const Causal causal = Causal::of_queries(diagonal);
-    map_weights(tiles, [&](float p, int e, int j) { return causal.key_of_query(e, j) ? p * w[e][j] * s.scale : 0.0f; });
+    map_weights(tiles, [&](float p, int e, int j) {
+      return causal.key_of_query(e, j) ? p * (w[e][j] - tiles.delta[row_of(e)]) * s.scale : 0.0f;
+    });
     const Ends ends = ends_of_queries(keys.count, diagonal);
 #pragma unroll
     for (int i = 0; i < parts; ++i) {
@@ -73,7 +72,7 @@ TROUPE_KERNEL void TROUPE_THREADS(threads, 2) query_gradient(Shape s, Inputs in,
       add_part(out, i, sums, k0 == 0);
     }
   }
-  store(out, dq + s.q_at(b, h) + q0 * s.q_ld(), s.q_ld(), queries.count, d, s.D);
+  store(out, dq + tiles.queries, s.q_ld(), count, d, s.D);
 }
 
 /// of_values: dV = P^T dO; else dK = dS^T Q.
@@ -81,46 +80,40 @@ template <int parts, bool of_values>
 TROUPE_KERNEL void TROUPE_THREADS(threads, 2) key_gradient(Shape s, Inputs in, float* to, int shares) {
   Tiles& tiles = shared<Tiles>();
   const Place place(shares, (s.T + seq_block - 1) / seq_block);
-  const std::int64_t b = place.head / s.KV, kv = place.head % s.KV;
+  const int b = place.head / s.KV, kv = place.head % s.KV;
   const int k0 = place.rows * seq_block, d = place.share * most_parts * part;
-  const std::int64_t at = s.kv_at(b, kv) + k0 * s.kv_ld();
+  const std::int64_t at = s.kv_at(b, k0, kv);
   const Rows keys{in.k + at, s.kv_ld(), positions_from(k0, s.T)}, values{in.v + at, s.kv_ld(), keys.count};
 
   float out[parts][8][4] = {};  // where none of its queries are here, zeros
-  const std::int64_t h_lo = s.queries_from(kv), h_hi = s.queries_from(kv + 1);
-  for (std::int64_t h = h_lo; h < h_hi; ++h)
+  bool first = true;
+  const int end = s.queries_from(kv + 1);
+  for (int h = s.queries_from(kv); h < end; ++h)
     for (int q0 = k0; q0 < s.T; q0 += seq_block) {
       const bool diagonal = k0 == q0;
-      const std::int64_t from = s.q_at(b, h) + q0 * s.q_ld(), row0 = (b * s.T + q0) * s.H + h;
+      const std::int64_t from = s.q_at(b, q0, h);
       const Rows queries{in.q + from, s.q_ld(), positions_from(q0, s.T)}, grads{in.d_o + from, s.q_ld(), queries.count};
+      put_rows(tiles, in, s.row_at(b, q0, h), s.H, queries.count);
       const Causal causal = Causal::of_keys(diagonal);
       float w[8][6];
       scores(tiles, keys, queries, s.D, w);
-#pragma unroll
-      for (int j = 0; j < 6; ++j) {
-        const float lse = column_of(j) < queries.count ? in.lse[row0 + column_of(j) * s.H] : 0.0f;
-#pragma unroll
-        for (int e = 0; e < 8; ++e) w[e][j] = causal.query_of_key(e, j) ? exp(fmaf(w[e][j], s.scale, -lse)) : 0.0f;
-      }
-      put_weights(tiles, w);
+      put_weights(tiles, [&](int e, int j) {
+        return causal.query_of_key(e, j) ? exp(fmaf(w[e][j], s.scale, -tiles.lse[column_of(j)])) : 0.0f;
+      });
       if constexpr (!of_values) {  // P was put to be read by this thread: in registers there is no room for it
         scores(tiles, values, grads, s.D, w);
-#pragma unroll
-        for (int j = 0; j < 6; ++j) {
-          const float delta = column_of(j) < queries.count ? in.delta[row0 + column_of(j) * s.H] : 0.0f;
-#pragma unroll
-          for (int e = 0; e < 8; ++e) w[e][j] -= delta;
-        }
-        map_weights(tiles,
-                    [&](float p, int e, int j) { return causal.query_of_key(e, j) ? p * w[e][j] * s.scale : 0.0f; });
+        map_weights(tiles, [&](float p, int e, int j) {
+          return causal.query_of_key(e, j) ? p * (w[e][j] - tiles.delta[column_of(j)]) * s.scale : 0.0f;
+        });
       }
       const Ends ends = ends_of_keys(queries.count, diagonal);
 #pragma unroll
       for (int i = 0; i < parts; ++i) {
         float sums[8][4];
         times(tiles, of_values ? grads : queries, d + i * part, s.D, ends, sums);
-        add_part(out, i, sums, diagonal && h == h_lo);  // a key's first query block is its own
+        add_part(out, i, sums, first);
       }
+      first = false;
     }
   store(out, to + at, s.kv_ld(), keys.count, d, s.D);
 }
@@ -136,14 +129,14 @@ void attention_grad(const Call& call) {
   const Shape s = shape_of(q, k, call.attrs->integer("head_dim"));
   auto* const delta = reinterpret_cast<float*>(call.scratch.data());
   const int shared_by = shares(s.D);
-  const std::int64_t rows = s.B * s.T * s.H, blocks = ceil_div(s.T, seq_block) * shared_by;
+  const std::int64_t rows = std::int64_t{s.B} * s.T * s.H, blocks = ceil_div(s.T, seq_block) * shared_by;
   launch(call.queue, {.x = ceil_div(rows, delta_threads / warp_size), .threads = delta_threads}, row_products,
          d_o.as<float>(), o.as<float>(), rows, s.D, delta);
   const Inputs in{d_o.as<float>(), q.as<float>(), k.as<float>(), v.as<float>(), lse.as<float>(), delta};
   const bool small = s.D <= part;
-  Grid grid{.x = s.B * s.H * blocks, .threads = threads, .shared_bytes = sizeof(Tiles)};
+  Grid grid{.x = std::int64_t{s.B} * s.H * blocks, .threads = threads, .shared_bytes = sizeof(Tiles)};
   launch(call.queue, grid, small ? query_gradient<1> : query_gradient<2>, s, in, call.out[0].as<float>(), shared_by);
-  grid.x = s.B * s.KV * blocks;
+  grid.x = std::int64_t{s.B} * s.KV * blocks;
   launch(call.queue, grid, small ? key_gradient<1, false> : key_gradient<2, false>, s, in, call.out[1].as<float>(),
          shared_by);
   launch(call.queue, grid, small ? key_gradient<1, true> : key_gradient<2, true>, s, in, call.out[2].as<float>(),
