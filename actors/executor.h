@@ -41,7 +41,7 @@ struct PortMemory {
   /// Where the slots lie in memory of a device: where the host keeps what it reads and writes of them itself
   /// (exponents, versions), at the same offsets. Null: in the slots.
   std::byte* host = nullptr;
-  bool fed = false;  ///< written by the conductor, so that an act finds it whole when it is issued
+  bool whole_at_issue = false;  ///< the host can read its tokens when an act is issued: no work of a device makes them
   std::byte* at(std::int32_t slot) const { return base + slot * slot_bytes; }
   std::byte* words_at(std::int32_t slot) const { return (host ? host : base) + slot * slot_bytes; }
 };

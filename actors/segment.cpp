@@ -129,10 +129,10 @@ Status SegmentBody::issue(const ActContext& c, Parallel& parallel) {
     }
     kernels::Call call = call_of(op, c, on_device + peaks.size());
     call.queue = queue;
-    bool fed = true;
+    bool readable = op.state.empty();  // which lies on the device
     for (const auto& o : op.in)
-      fed &= o.view.dtype != DType::i32 || (o.where == Operand::Where::in && spec_.in[o.port].fed);
-    TROUPE_TRY(run_op(op, call, fed));
+      readable &= o.view.dtype != DType::i32 || (o.where == Operand::Where::in && spec_.in[o.port].whole_at_issue);
+    TROUPE_TRY(run_op(op, call, readable));
     for (std::size_t i = 0; i < op.out.size(); ++i)
       if (const auto g = op.out[i].gradient; g >= 0)
         peaks.push_back({static_cast<std::size_t>(g), call.out[i].exponent});

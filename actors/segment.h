@@ -88,8 +88,8 @@ class SegmentBody final : public Body {
   /// As run, on a device with memory of its own.
   Status issue(const ActContext& context, Parallel& parallel);
   kernels::Call call_of(const BoundOp& op, const ActContext& context, float* peaks) const;
-  /// Error: an op has stored a gradient that is not zero and told of no term of it (Call's `peak`) in any act of the
-  /// slot, so that a term too large for the sum would go unseen.
+  /// On the host. Error: an op has stored a gradient that is not zero and told of no term of it (Call's `peak`) in any
+  /// act of the slot, so that a term too large for the sum would go unseen.
   Status check_told(const BoundOp& op, const kernels::Call& call, const ActContext& context);
   /// Takes in the largest term of an act.
   void note(std::size_t gradient, float largest, std::int32_t exponent, const ActContext& context);

@@ -21,8 +21,6 @@ class DeviceOps {
   /// The same for few bytes that the host waits for, from the device into pinned memory: past the queue of copies, in
   /// which a snapshot may be under way. REQUIRES: multiples of 4 bytes.
   virtual void land(void* queue, void* host, const void* from, std::int64_t bytes) const = 0;
-  /// The same, now: returns when it is done. Error: that of the device.
-  virtual Status copy_now(void* to, const void* from, std::int64_t bytes) const = 0;
   /// to[0, n) = value.
   virtual void fill(void* queue, float* to, float value, std::int64_t n) const = 0;
   /// x[i] *= by.

@@ -153,9 +153,9 @@ struct OpCost {
   double flops = 0, bytes = 0;
 };
 
-/// The body of an op on a CUDA device. All memory of its calls is the device's (Call::attrs is the host's): the body
-/// issues kernels on Call::queue and returns. Its outputs have the bits that the CPU body gives
-/// (docs/decisions/0057-same-bits-on-every-device.md).
+/// The body of an op on a CUDA device. All memory of its calls is the device's, or pinned memory of the host which the
+/// device reaches (Call::attrs is the host's): the body issues kernels on Call::queue and returns. Its outputs have the
+/// bits that the CPU body gives (docs/decisions/0057-same-bits-on-every-device.md).
 struct CudaBody {
   std::function<void(const Call&)> issue;
   /// Empty: OpDef::scratch_bytes holds here as well.
@@ -202,6 +202,9 @@ struct OpDef {
   bool random = false;
   /// Of the values of a call's inputs and state, before its body runs: an application may give ids that no table has.
   /// Error: `invalid`, which names the op, the value and its bound; the act fails with it. Empty: any values will do.
+  /// On a device with memory of its own it is called only for an op without state whose i32 inputs all come from feeds
+  /// or actors of the application, and may read these inputs alone: bodies there must not leave their arguments for any
+  /// value.
   std::function<Status(const Call&)> check;
   /// The body. Required, as `infer` is.
   std::function<void(const Call&)> cpu;

@@ -39,7 +39,7 @@ struct Ring {
 
 TROUPE_KERNEL void TROUPE_THREADS(cached_threads) put_token(Shape s, Ring ring, const float* k, const float* v) {
   const std::int64_t i = block_x() * cached_threads + thread_x(), slot = *ring.position % ring.window;
-  if (i < s.KV * s.D) {
+  if (i < s.KV * s.D && slot >= 0) {
     ring.keys[i * ring.window + slot] = k[i];
     ring.values[(i / s.D * ring.window + slot) * s.D + i % s.D] = v[i];
   }

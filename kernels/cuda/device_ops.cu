@@ -1,7 +1,5 @@
 #include "kernels/cuda/device_ops.h"
 
-#include <string>
-
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/vector.h"
 
@@ -34,16 +32,6 @@ class CudaOps final : public DeviceOps {
     (void)queue;
     std::memcpy(to, from, static_cast<std::size_t>(bytes));
 #endif
-  }
-  Status copy_now(void* to, const void* from, std::int64_t bytes) const override {
-#if defined(__CUDACC__)
-    if (const cudaError_t e = cudaMemcpy(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault);
-        e != cudaSuccess)
-      return Status(Code::internal, std::string("cudaMemcpy: ") + cudaGetErrorString(e));
-#else
-    std::memcpy(to, from, static_cast<std::size_t>(bytes));
-#endif
-    return {};
   }
   void land(void* queue, void* host, const void* from, std::int64_t bytes) const override {
     launch(queue, {.x = bytes > 0 ? 1 : 0, .threads = land_threads}, land_words, static_cast<std::uint32_t*>(host),

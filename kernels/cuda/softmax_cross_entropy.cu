@@ -24,7 +24,8 @@ TROUPE_KERNEL void TROUPE_THREADS(threads) rows_of_loss(std::int64_t rows, std::
   if (thread_x() % warp_size != 0) return;
   const double log_sum = exact::log(static_cast<double>(sum));
   lse[r] = static_cast<float>(log_sum + max);
-  row_loss[r] = target[r] < 0 ? 0.0 : log_sum + max - x[target[r]];
+  // beyond the table: OpDef::check refuses it where the host can read it
+  row_loss[r] = target[r] < 0 || target[r] >= n ? 0.0 : log_sum + max - x[target[r]];
 }
 
 constexpr int per_thread = 4;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "actors/device_side.h"
 #include "devices/cuda/cuda_device.h"
 #include "kernels/cuda/bodies.h"
 #include "kernels/cuda/device_ops.h"
@@ -17,7 +18,8 @@ Accelerator cuda_accelerator() {
             int count = 0;
             if (number < 0 && ::cudaGetDeviceCount(&count) != cudaSuccess) count = 1;  // open() says what is wrong
             options.ordinal = number >= 0 ? number : place % std::max(count, 1);
-            options.architecture = 90;
+            options.architecture = TROUPE_CUDA_ARCHITECTURE;
+            static_assert(CudaOptions{}.depth < actors::DeviceSide::acts);
             TROUPE_ASSIGN(auto device, CudaDevice::open(clock, options));
             return std::unique_ptr<Device>(std::move(device));
           },

@@ -166,12 +166,14 @@ std::string wrong_device(const std::string& device) {
   const auto colon = device.find(':');
   const std::string expected = "expected 'cpu', 'cuda', or 'cuda:' and numbers with commas between them";
   if (device == "cpu" || (!device.empty() && colon == std::string::npos)) return "";
-  if (device.empty() || colon == 0 || colon + 1 == device.size() || device.back() == ',') return expected;
-  bool digit = false;  // before this character
+  if (device.empty() || colon == 0 || device.substr(0, colon) == "cpu" || colon + 1 == device.size() ||
+      device.back() == ',')
+    return expected;
+  int digits = 0;  // of this number, before this character
   for (std::size_t i = colon + 1; i < device.size(); ++i) {
-    const bool now = device[i] >= '0' && device[i] <= '9';
-    if (!now && (device[i] != ',' || !digit)) return expected;
-    digit = now;
+    const bool digit = device[i] >= '0' && device[i] <= '9';
+    if ((!digit && (device[i] != ',' || digits == 0)) || digits > 3) return expected + ", each below 10000";
+    digits = digit ? digits + 1 : 0;
   }
   return "";
 }
@@ -187,6 +189,8 @@ Status check_ranges(const JobOptions& o, Rank workers) {
   if (const auto wrong = wrong_device(o.device); !wrong.empty()) return refuse("device", o.device, wrong);
   if (!(o.paced >= 0 && o.paced < paced_max))
     return refuse("paced", o.paced, fmt::format("use 0 for kernels that compute, or a scale below {:g}", paced_max));
+  if (o.paced > 0 && o.device != "cpu")
+    return refuse("paced", o.paced, "a paced job computes on the 'cpu', or not at all: leave the device out");
   if (!o.run_kernels && o.paced == 0) return refuse("run_kernels", o.run_kernels, "only a paced job may do without");
   if (o.detect_budget_ms < 100 || o.detect_budget_ms > 600'000)
     return refuse("detect_budget_ms", o.detect_budget_ms, "use 100 to 600000");

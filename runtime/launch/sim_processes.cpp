@@ -324,6 +324,7 @@ void SimProcesses::make_worker(Rank r, const Connect& connect) {
     place.device->issue_on(options_.accelerator->simulated_queue);
     env.host = place.device.get();
     env.device_ops = options_.accelerator->ops.get();
+    env.spoil_host = true;
   }
   env.transport = place.transport.get();
   env.trace = place.acts_of.get();

@@ -348,7 +348,10 @@ class PlaceProcess {
         if (!pins.ok()) return fail(pins.status());
         pinned = *std::move(pins);
       }
-      accelerator->on_dead([this](const Status& why) { tell(WorkerFailed{"", why}); });
+      accelerator->on_dead([this](const Status& why) {
+        tell(WorkerFailed{"", Status(Code::internal, why.message())});
+        ::_exit(exit_worker);  // a process can do nothing with a dead device, and cannot open it again
+      });
     }
     Stopped stopped;
     {

@@ -87,7 +87,7 @@ class WatchedBody final : public actors::Body {
     const auto act = watch_->begin(name_, judged_);
     const actors::RunningAct running(name_.c_str(), context.step, context.microbatch);
     const Status s = body_->run(context, parallel);  // an exception ends the actor
-    watch_->end(act);
+    parallel.after([watch = watch_, act] { watch->end(act); });
     return s;
   }
 

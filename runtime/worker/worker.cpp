@@ -148,12 +148,12 @@ Expected<std::unique_ptr<Worker>> Worker::create(const Plan& plan, Rank rank, Wo
 void Worker::start() {
   Impl& impl = *impl_;
   const std::int64_t begin_ns = impl.env.clock->now_ns();
-  auto done = [&impl, send = impl.env.send, clock = impl.env.clock, begin_ns](Expected<std::int64_t> restored,
+  auto done = [&impl, send = impl.env.send, clock = impl.env.clock, begin_ns](const Expected<std::int64_t>& restored,
                                                                               std::int64_t healed) {
-    if (restored.ok())
-      if (const Status s = impl.upload_parameters(); !s.ok()) restored = s;
-    if (restored.ok()) send(Ready{*restored, static_cast<double>(clock->now_ns() - begin_ns) * 1e-9, healed});
-    else send(WorkerFailed{"", restored.status()});
+    if (!restored.ok()) return send(WorkerFailed{"", restored.status()});
+    impl.upload_parameters([send, clock, begin_ns, restored = *restored, healed] {
+      send(Ready{restored, static_cast<double>(clock->now_ns() - begin_ns) * 1e-9, healed});
+    });
   };
   const TransferEnv transfer = impl.transfer_env();
   if (impl.env.adopt && !impl.env.home.machines.empty()) {

@@ -38,6 +38,8 @@ struct WorkerEnv {
   /// streams of exchanges, files and user-defined actors. Null: `device` is the host's.
   const kernels::DeviceOps* device_ops = nullptr;
   Device* host = nullptr;
+  /// Tests: parameters that lie on the device are overwritten with NaN on the host when they have been copied there.
+  bool spoil_host = false;
   comm::Transport* transport = nullptr;
   const kernels::OpSet* ops = nullptr;
   const actors::UserActorSet* user_actors = nullptr;

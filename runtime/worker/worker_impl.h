@@ -67,9 +67,9 @@ struct Worker::Impl {
   // worker_state.cpp: what outlives a step
   void initialise_parameters();
   void clear_op_state();
-  /// Where parameters lie in memory of the device: copies them there, when they lie whole in the pool. Error: the
-  /// device's.
-  Status upload_parameters();
+  /// Where parameters lie in memory of the device: copies them there from the pool, in which they lie whole; then calls
+  /// `then`, in a thread of the compute stream. Else calls it at once.
+  void upload_parameters(std::function<void()> then);
   /// With room for `bytes` bytes of each act. Error: memory.
   Expected<actors::DeviceSide> device_side(std::int64_t bytes);
   /// Makes `op_scratch`. Error: an op of the place that has no body for the device, memory.
@@ -93,11 +93,14 @@ struct Worker::Impl {
 
   PortMemory memory(std::int32_t local_channel) const {
     const LocalChannel& c = local.channels[local_channel];
-    const bool fed = plan_channel(local_channel).writer < 0;
-    if (device_pool && c.of_device) return {device_pool->data() + c.offset, c.slot_bytes, pool->data() + c.offset, fed};
-    const bool saved = plan_channel(local_channel).kind == PlanChannel::Kind::snapshot;
+    const PlanChannel& pc = plan_channel(local_channel);
+    if (device_pool && c.of_device)
+      return {device_pool->data() + c.offset, c.slot_bytes, pool->data() + c.offset, false};
+    const bool saved = pc.kind == PlanChannel::Kind::snapshot;
     Buffer* buffer = saved ? arena.get() : pool;  // no arena: this place has nothing to save
-    return {buffer ? buffer->data() + c.offset : nullptr, c.slot_bytes, nullptr, fed};
+    // Of what the compute stream writes tokens pass before it is done.
+    const bool whole = pc.writer < 0 || role().actors[static_cast<std::size_t>(pc.writer)].stream != "compute";
+    return {buffer ? buffer->data() + c.offset : nullptr, c.slot_bytes, nullptr, whole};
   }
   /// The pool in which only what the device computes touches memory: scratch, op state.
   std::byte* compute_pool() const { return (device_pool ? device_pool.get() : pool)->data(); }

@@ -108,20 +108,32 @@ Status Worker::Impl::adopt(std::int64_t version) {
 }
 
 void Worker::Impl::clear_op_state() {
+  if (device_pool) return;  // it is new, and so zero
   for (const auto& a : local.actors)
-    if (!device_pool)  // which is zero
-      std::fill_n(pool->data() + a.op_state_offset, plan_actor(a).op_state_bytes, std::byte{0});
+    std::fill_n(pool->data() + a.op_state_offset, plan_actor(a).op_state_bytes, std::byte{0});
 }
 
-Status Worker::Impl::upload_parameters() {
-  if (!device_pool) return {};
-  for (const auto& a : local.actors) {
-    if (plan_actor(a).kind != PlanActor::Kind::update || !local.channels[a.out[0]].of_device) continue;
-    const PortMemory slots = memory(a.out[0]);
-    const std::int32_t first = a.spec.first_slot;
-    TROUPE_TRY(env.device_ops->copy_now(slots.at(first), slots.words_at(first), slots.slot_bytes));
-  }
-  return {};
+void Worker::Impl::upload_parameters(std::function<void()> then) {
+  if (!device_pool) return then();
+  Task task;
+  task.name = "copy parameters to the device";
+  task.work = [this](Parallel& parallel) {
+    for (const auto& a : local.actors) {
+      if (plan_actor(a).kind != PlanActor::Kind::update || !local.channels[a.out[0]].of_device) continue;
+      const PortMemory slots = memory(a.out[0]);
+      const std::int32_t first = a.spec.first_slot;
+      env.device_ops->copy(parallel.queue(), slots.at(first), slots.words_at(first), slots.slot_bytes);
+      if (!env.spoil_host) continue;
+      parallel.after([this, channel = a.out[0], slot = slots.words_at(first)] {
+        const PlanChannel& c = plan_channel(channel);
+        for (std::size_t i = 0; i < c.tensors.size(); ++i)
+          if (plan.tensors[c.tensors[i]].dtype == DType::f32)
+            std::memset(slot + c.offsets[i], 0xFF, static_cast<std::size_t>(view(c.tensors[i]).bytes()));
+      });
+    }
+  };
+  task.on_done = [then = std::move(then)](std::int64_t, std::int64_t) { then(); };
+  streams.at("compute")->submit(std::move(task));
 }
 
 Status Worker::Impl::take_op_scratch() {

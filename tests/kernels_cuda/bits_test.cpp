@@ -2,6 +2,7 @@
 // tests/kernels/.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "kernels/cuda/bodies.h"
@@ -61,7 +62,11 @@ Extent part_of(const Shape& shape, const Sbp& sbp, std::int64_t places, std::int
 
 TEST_CASE("every op that has a CPU body has a CUDA body") {
   const OpSet ops = all_ops();
-  for (const auto& name : ops.names()) CHECK_MESSAGE(ops.find(name)->cuda.issue, name);
+  for (const auto& name : ops.names()) {
+    CHECK_MESSAGE(ops.find(name)->cuda.issue, name);
+    CHECK_MESSAGE(std::any_of(op_cases().begin(), op_cases().end(), [&](const OpCase& c) { return c.op == name; }),
+                  name);
+  }
 }
 
 TEST_CASE("a CUDA body gives the bits of the CPU's, in every order of threads, at odd addresses too") {
@@ -93,13 +98,15 @@ TEST_CASE("exact sums and their peak have the CPU's bits, begun and added to") {
   each_case(ops, [&](const OpCase& c, const OpDef& op) {
     if (!op.accumulates) return;
     ++outputs;
-    for (const bool sums : {true, false}) {
+    for (const auto& [sums, exponent] :
+         std::vector<std::pair<bool, std::int32_t>>{{true, 30}, {true, -7}, {true, 45}, {false, 30}}) {
       std::vector<Tensor> cpu, other;
       for (const unsigned seed : {3u, 4u}) {  // the second is added where the sums are exact
         const auto in = c.inputs(seed);
         float cpu_peak = -0.0f, peak = -0.0f;
         RunOptions options;
         options.sums = sums;
+        options.exponent = exponent;
         options.accumulate = sums && seed == 4;
         if (options.accumulate) options.before = cpu;
         options.peak = &cpu_peak;
@@ -107,6 +114,7 @@ TEST_CASE("exact sums and their peak have the CPU's bits, begun and added to") {
         options.peak = &peak;
         other = run(on_device(op, *gpu), in, c.attrs, options);
         CAPTURE(sums);
+        CAPTURE(exponent);
         CAPTURE(seed);
         CHECK(difference(cpu, other) == "");
         CHECK(std::bit_cast<std::uint32_t>(cpu_peak) == std::bit_cast<std::uint32_t>(peak));

@@ -51,6 +51,7 @@ struct RunOptions {
   std::int64_t keep = 0;         ///< checkpoints that stay in `into`, the newest; 0: 2 with `every`, else 100
   std::int64_t stop_after = -1;  ///< messages; see SimClusterOptions
   std::optional<SumState> sums;  ///< begins with these, whatever the checkpoint has
+  std::shared_ptr<const Accelerator> on = nullptr;  ///< where places compute; null: on the host
   /// out: the newest step that was told to be committed, also where the run ends with an error
   std::int64_t* told = nullptr;
 };
@@ -135,7 +136,9 @@ inline Expected<Run> run(const runtime::App& app, const SavingJob& job, SimStora
   s.lr = [&](std::int64_t step) { return lm::lr_at(c.schedule, step); };
   SavedAtOnce at_once(checkpoints);
   cluster.snapshots = &at_once;
-  TROUPE_ASSIGN(const SimRun ran, run_simulated(plan, app.ops(), app.actors(), s, cluster));
+  cluster.accelerator = r.on;
+  const kernels::OpSet ops = r.on ? r.on->with_bodies(app.ops()) : app.ops();
+  TROUPE_ASSIGN(const SimRun ran, run_simulated(plan, ops, app.actors(), s, cluster));
   if (!failed.empty()) return failed[0];
   Run out{ran.params_hash, {}, {},       r.into + "/" + checkpoint::folder_name(r.steps, cluster.generation.number),
           ran.messages,    {}, ran.sums, ran.digest};

@@ -78,8 +78,10 @@ TEST_CASE("every message to a worker survives the wire") {
               250,
               12,
               {"SIGKILL@update:mid#3/worker3", "a"}};
+  hello.device = "cuda:1";
   const auto h = to_worker(hello);
   CHECK(h.rank == 3);
+  CHECK(h.device == "cuda:1");
   CHECK(h.threads == 3);
   CHECK(h.tls == "tcp,self");
   CHECK(h.net_device == "eth0");

@@ -211,8 +211,9 @@ struct RandomOutcome {
   std::vector<double> eval;
 };
 
+/// `on`: where places compute, with bodies of `ops`; null: on the host.
 inline Expected<RandomOutcome> train_case(const Plan& p, const kernels::OpSet& ops, const RandomCase& c,
-                                          std::uint64_t seed) {
+                                          std::uint64_t seed, const std::shared_ptr<const Accelerator>& on = nullptr) {
   RandomOutcome out;
   SessionOptions session;
   session.steps = 3;
@@ -232,6 +233,7 @@ inline Expected<RandomOutcome> train_case(const Plan& p, const kernels::OpSet& o
   };
   SimClusterOptions cluster;
   cluster.seed = seed;
+  cluster.accelerator = on;
   TROUPE_ASSIGN(out.run, run_simulated(p, ops, actors_of_random_graphs(), session, cluster));
   return out;
 }
