@@ -358,6 +358,7 @@ std::string Results::run_json(const JobResult& result, const std::string& status
   run["costs"] = costs_from_;
   if (!a_.throttle.empty()) run["throttle"] = a_.throttle;
   if (a_.paced > 0) run["paced"] = a_.paced;  // nothing was computed
+  if (a_.device != "cpu") run["device"] = a_.device;
   run["pin"] = a_.pin;
   if (plan_) {
     run["ahead"] = plan_->pipeline.ahead;  // what schedule.ahead = auto has chosen

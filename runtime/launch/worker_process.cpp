@@ -341,7 +341,8 @@ class PlaceProcess {
     std::shared_ptr<void> pinned;
     if (!hello_.device.empty() && hello_.device != "cpu") {
       auto opened_device = open_accelerator();
-      if (!opened_device.ok()) return fail(opened_device.status());
+      // not as `unavailable`, which a peer would be
+      if (!opened_device.ok()) return fail(invalid(opened_device.status().message()));
       accelerator = *std::move(opened_device);
       if (memory_) {
         auto pins = accelerator->pin(memory_->data(), memory_->size());

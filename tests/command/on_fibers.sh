@@ -22,7 +22,10 @@ cpu=$(hash cpu "${small[@]}")
 [ -n "$cpu" ]
 same "$(hash fibers "${small[@]}" --device cuda)" "$cpu" "one worker on a device"
 same "$(hash two "${small[@]}" --device cuda:0,1 --mesh dp=2 --zero 1)" "$cpu" "dp=2, ZeRO 1 on devices"
-same "$(hash killed "${small[@]}" --device cuda --mesh pp=2 --recovery slots --inject "SIGKILL@update:mid#1/worker1")" "$cpu" "a killed worker"
+killed=$(hash killed "${small[@]}" --device cuda --mesh pp=2 --recovery slots --inject "SIGKILL@update:mid#1/worker1")
+same "$killed" "$cpu" "a killed worker"
+grep -q '"device": *"cuda"' "$dir/killed/run.json" || { echo "run.json does not say the device"; exit 1; }
+tr -d ' \n' <"$dir/killed/run.json" | grep -q '"incidents":{"count":1,' || { echo "no worker was killed"; exit 1; }
 
 # refused ARGUMENT TEXT
 refused() {
