@@ -12,7 +12,12 @@ class Fibers final : public Device {
  public:
   Fibers() {
     const char* wanted = std::getenv("TROUPE_FIBER_ORDERS");
-    const int orders = wanted ? std::atoi(wanted) : 3;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    constexpr int usual = 1;  // fibers that sanitizers watch are slow to switch
+#else
+    constexpr int usual = 3;
+#endif
+    const int orders = wanted ? std::atoi(wanted) : usual;
     for (int seed = 0; seed < orders; ++seed) orders_.push_back({static_cast<std::uint64_t>(seed)});
   }
   std::byte* put(const void* host, std::size_t bytes, const void* like) override {
