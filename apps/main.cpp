@@ -231,10 +231,10 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
       ->type_name("FIRST:COUNT");
   train->add_flag("--pin", a.pin, "pin each compute thread to a core of its own");
   train
-      ->add_option("--device", a.device,
-                   "where workers compute: cpu, cuda (all GPUs of the machine, in turn), or cuda:0,2 (these)")
-      ->type_name("DEVICE")
-      ->capture_default_str();
+      ->add_option(
+          "--device", a.device,
+          "where workers compute: cpu, cuda (all GPUs of the machine, in turn), or cuda:0,2 (these) (default: cpu)")
+      ->type_name("DEVICE");
   train->add_flag("--quiet", a.quiet, "no progress line, no summary");
   auto* sample =
       train->add_option("--sample", a.sample_text, "at the end, go on from this text (default: sample.prompt)")
