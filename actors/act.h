@@ -20,8 +20,9 @@ struct Act {
   };
   struct Out {
     std::int32_t slot = 0;
-    bool first = false;  ///< first act into this slot
-    bool last = false;   ///< publish after this act
+    bool first = false;   ///< first act into this slot
+    bool last = false;    ///< publish after this act
+    bool unread = false;  ///< no reader gets it
   };
   std::uint64_t number = 0;  ///< counts the acts of this actor
   std::vector<In> in;

@@ -58,7 +58,8 @@ void ActorCore::pump() {
       if (c.step < 0) c.step = token.step;
       ASSERT(c.step == token.step, spec_.name, spec_.in[i].name, c.step, token.step);
       if (token.microbatch >= 0 && c.microbatch >= 0 && !spec_.rounds)
-        ASSERT(token.microbatch == c.microbatch, spec_.name, spec_.in[i].name, token.microbatch, c.microbatch);
+        ASSERT(token.microbatch + spec_.in[i].lag == c.microbatch, spec_.name, spec_.in[i].name, token.microbatch,
+               spec_.in[i].lag, c.microbatch);
     }
     running.sequence.assign(spec_.out.size(), 0);
     const auto number = c.act.number;
@@ -75,8 +76,10 @@ void ActorCore::publish(Running& running, std::size_t port, bool same_stream) {
   for (const auto& in : running.context.act.in) mask &= in.token.readers;
   // The commit says which programs read a version of the parameters; within a program every reader gets every token.
   const bool own = spec_.out_step[port] == 0;
-  auto reads = [&](const Reader& r) { return (mask >> r.program & 1) != 0 || (own && r.program == spec_.program); };
   const auto& out = running.context.act.out[port];
+  auto reads = [&](const Reader& r) {
+    return !out.unread && ((mask >> r.program & 1) != 0 || (own && r.program == spec_.program));
+  };
   const bool early = std::any_of(readers.begin(), readers.end(),
                                  [&](const Reader& r) { return r.same_stream && reads(r); });
   // The first of the two calls that has readers, or else the second, publishes the slot for all of them.

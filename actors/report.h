@@ -25,6 +25,7 @@ struct Report {
     /// Elements of a parameter that is wanted, from the one on that `values` says; `name` as a digest's. Sent at once,
     /// in messages of a bounded size: what a place says of its life is not to wait behind them.
     parameter,
+    finished,  ///< the actor `name` has nothing left to give at this place (UserCall::finish)
   };
   Kind kind = Kind::value;
   std::string name;

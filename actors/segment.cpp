@@ -22,7 +22,9 @@ SegmentBody::SegmentBody(SegmentSpec spec) : spec_(std::move(spec)) {}
 kernels::View SegmentBody::resolve(const Operand& o, const ActContext& c) const {
   kernels::View view = o.view;
   switch (o.where) {
-    case Operand::Where::in: view.data = spec_.in[o.port].at(c.act.in[o.port].token.slot) + o.offset; break;
+    case Operand::Where::in:  // null where the act has no token: "delay" alone reads such a port
+      view.data = c.act.in[o.port].read ? spec_.in[o.port].at(c.act.in[o.port].token.slot) + o.offset : nullptr;
+      break;
     case Operand::Where::out: view.data = spec_.out[o.port].at(c.act.out[o.port].slot) + o.offset; break;
     case Operand::Where::scratch: view.data = spec_.scratch + o.offset; break;
   }

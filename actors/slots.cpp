@@ -98,7 +98,7 @@ Act Ports::begin() {
     }
     const bool first = out_[o].current < 0;
     if (first) out_[o].current = take_slot(static_cast<int>(o));
-    act.out.push_back({out_[o].current, first, phase == Phase::last});
+    act.out.push_back({out_[o].current, first, phase == Phase::last, !out_specs_[o].is_read(acts_)});
     if (phase == Phase::last) out_[o].current = -1;
   }
   ++acts_;

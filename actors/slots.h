@@ -36,6 +36,7 @@ struct InSpec {
   std::int32_t hold = 1;     ///< acts that one token serves
   std::vector<Phase> cycle;  ///< act n has phase cycle[n mod size]; empty: `hold` says it
   bool any_step = false;     ///< a token says that memory is free; its step is not the act's
+  std::int32_t lag = 0;      ///< a token is of the microbatch so many before that of the act
   Phase phase(std::uint64_t act) const;
 };
 
@@ -44,7 +45,13 @@ struct OutSpec {
   std::int32_t slots = 1;
   std::int32_t every = 1;    ///< acts that fill one slot (an accumulator publishes once after `every`)
   std::vector<Phase> cycle;  ///< act n has phase cycle[n mod size]; empty: `every` says it
+  /// Of each `run` acts the last `unread` fill a slot for no reader: what comes after them would read it. 0: none.
+  std::int32_t run = 0, unread = 0;
   Phase phase(std::uint64_t act) const;
+  bool is_read(std::uint64_t act) const {
+    return run == 0 ||
+           act % static_cast<std::uint64_t>(run) + static_cast<std::uint64_t>(unread) < static_cast<std::uint64_t>(run);
+  }
   /// True where a slot is filled by acts of several microbatches.
   bool accumulates() const { return every > 1 || !cycle.empty(); }
 };

@@ -36,6 +36,11 @@ struct UserCall {
   std::function<void(std::string name, std::vector<double> values)> report;
   /// Likewise bytes, a text say: Report::bytes. More than report_bytes_max are an error of the act.
   std::function<void(std::string name, std::span<const std::byte> bytes)> report_bytes;
+  /// The actor has nothing left to give at this place (its input has ended). When each actor that has the attribute
+  /// "finishes" has said so wherever it acts, in step s at the latest, the run ends as it does after its last step:
+  /// with step s + 1, which has begun. Until then it goes on to act; one that a job that recovers has made anew says it
+  /// again. Without that attribute an error of the act.
+  std::function<void()> finish;
 };
 
 /// What the outputs of an act follow from.
@@ -48,8 +53,10 @@ enum class ActsBy : std::uint8_t {
 class UserActor {
  public:
   virtual ~UserActor() = default;
-  /// Called on the actor's stream, one act at a time. An error stops the job and names this actor; a job that recovers
-  /// goes on once, and stops where the actor fails at the same step again.
+  /// Called on the actor's stream, one act at a time: one for all actors of a place, and one of its own for an actor
+  /// with the attribute "waits" (Graph::actor), which looks at call.par->stopping() while it waits. An error stops the
+  /// job and names this actor; a job that recovers goes on once, and stops where the actor fails at the same step
+  /// again.
   virtual Status act(UserCall& call) = 0;
 };
 
@@ -69,9 +76,10 @@ class UserBody final : public Body {
  public:
   UserBody(std::unique_ptr<UserActor> actor, std::vector<UserOperand> in, std::vector<UserOperand> out,
            std::vector<PortMemory> in_memory, std::vector<PortMemory> out_memory, std::int64_t samples_per_microbatch,
-           ReportSink report)
+           ReportSink report, std::function<void(const ActContext&)> finished)
       : actor_(std::move(actor)), in_(std::move(in)), out_(std::move(out)), in_memory_(std::move(in_memory)),
-        out_memory_(std::move(out_memory)), samples_(samples_per_microbatch), report_(std::move(report)) {}
+        out_memory_(std::move(out_memory)), samples_(samples_per_microbatch), report_(std::move(report)),
+        finished_(std::move(finished)) {}
 
   Status run(const ActContext& c, Parallel& parallel) override {
     UserCall call;
@@ -99,8 +107,13 @@ class UserBody final : public Body {
         report_(c.program,
                 {Report::Kind::value, std::move(name), c.step, c.microbatch, {}, {bytes.begin(), bytes.end()}});
     };
+    bool finished = false;
+    call.finish = [&finished] { finished = true; };
     Status s = actor_->act(call);
     if (s.ok()) s = too_large;
+    if (s.ok() && finished && !finished_)
+      s = invalid("finishes, and a run ends by actors with the attribute \"finishes\": give it the attribute, with 1");
+    if (s.ok() && finished && !std::exchange(has_finished_, true)) finished_(c);
     // Of an application these say nothing of the job's peers, or of its checkpoints.
     const bool of_the_job = s.code() == Code::unavailable || s.code() == Code::damaged;
     return of_the_job ? Status(Code::io, s.message()) : s;
@@ -112,6 +125,8 @@ class UserBody final : public Body {
   std::vector<PortMemory> in_memory_, out_memory_;
   std::int64_t samples_;
   ReportSink report_;
+  std::function<void(const ActContext&)> finished_;  // null: it may not
+  bool has_finished_ = false;
 };
 
 }  // namespace troupe::actors

@@ -45,7 +45,7 @@ Step step_of(const App& app, lm::JobArguments arguments, const std::string& thro
   CompileOptions o = must(lm::compile_options(p));
   o.snapshots = o.pipeline.ahead = 0;
   o.pipeline.weights_apart = means == Means::apart;
-  const Graph graph = lm::build_model(p.config, app.ops(), text.value_or("corpus"), 0);
+  const Graph graph = lm::build_model(p.config, app.ops(), text.value_or("corpus"));
   Plan plan;
   if (means == Means::none || means == Means::apart) {
     plan = must(compile(graph, o));

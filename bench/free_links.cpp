@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
   arguments.throttle = {"latency=0us,bandwidth=1000000MB/s"};
   const lm::Prepared free = prepare_train(arguments);
   CompileOptions o = must(lm::compile_options(p));
-  const Graph graph = lm::build_model(p.config, app.ops(), text.value_or("corpus"), 0);
+  const Graph graph = lm::build_model(p.config, app.ops(), text.value_or("corpus"));
   o.snapshots = 0;
   o.pipeline.ahead = number<std::int32_t>("--ahead", ahead, 0);
   o.pipeline.weights_apart = apart;

@@ -33,7 +33,7 @@ Plan plan_of(const std::string& config, const std::string& mesh, std::vector<std
   int code = 0;
   const auto prepared = lm::prepare(arguments, code);
   if (!prepared.ok()) die(prepared.status().message());
-  auto plan = lm::make_plan(app, *prepared, "corpus", false);
+  auto plan = lm::make_plan(app, *prepared, "corpus", {});
   if (!plan.ok()) die(plan.status().message());
   return std::move(plan->plan);
 }

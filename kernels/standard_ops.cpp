@@ -21,6 +21,7 @@ OpSet standard_ops() {
                        orthogonalize_ops,
                        relu_ops,
                        bias_ops,
+                       delay_ops,
                        dropout_ops,
                        lm_head_loss_ops,
                        softmax_cross_entropy_ops,

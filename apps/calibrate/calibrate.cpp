@@ -56,7 +56,7 @@ Expected<std::vector<KernelCase>> all_cases(const App& app, std::int64_t widest)
       TROUPE_TRY(lm::validate(c));
       CompileOptions o;
       o.stages = stage_meshes({1}, tp);
-      TROUPE_ASSIGN(const Plan plan, compile(lm::build_model(c, app.ops(), "corpus", 0), o));
+      TROUPE_ASSIGN(const Plan plan, compile(lm::build_model(c, app.ops(), "corpus"), o));
       add_distinct(cases, kernel_cases(plan, app.ops()));
     }
   return cases;

@@ -139,7 +139,7 @@ std::vector<std::string> overrides_of(const lm::ModelConfig& m) {
 }
 
 std::vector<Parameter> parameters_of(const lm::LmConfig& config, const kernels::OpSet& ops) {
-  const runtime::Graph graph = lm::build_model(config, ops, "", 0);
+  const runtime::Graph graph = lm::build_model(config, ops, "");
   std::vector<Parameter> all;
   for (const auto& node : graph.nodes())
     if (node.kind == runtime::Node::Kind::param)

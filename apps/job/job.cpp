@@ -45,7 +45,7 @@ struct Drawn {
 /// that for want of memory, the job is one for other machines, and memory has no bound. Sets `ahead` as in Drawn.
 Expected<AheadChoice> draw_plan(const App& app, const JobArguments& a, const Prepared& p, std::string& ahead) {
   const auto available = static_cast<std::int64_t>(available_host_bytes());
-  TROUPE_ASSIGN(AheadChoice made, make_plan(app, p, "corpus", 0, memory_for_plans(a, p)));
+  TROUPE_ASSIGN(AheadChoice made, make_plan(app, p, "corpus", {}, memory_for_plans(a, p)));
   std::string text = bound_text(p, made.bound);
   bool has_room = true;
   if (!made.tried.empty() && made.tried[0].verdict == AheadVerdict::does_not_fit) {
@@ -58,7 +58,7 @@ Expected<AheadChoice> draw_plan(const App& app, const JobArguments& a, const Pre
     text = fmt::format("no bound, since with 0 ahead {} more than the {} that this machine has available",
                        p.machines.empty() ? "all places together need" : "the places of a machine need",
                        human_bytes(available));
-    TROUPE_ASSIGN(made, make_plan(app, p, "corpus", 0));
+    TROUPE_ASSIGN(made, make_plan(app, p, "corpus", {}));
   }
   ahead = tried_text(made, text);
   return made;
@@ -75,7 +75,7 @@ Expected<Drawn> draw(const App& app, const JobArguments& a, int& code) {
     const Machine each{"", std::max(1, a.places), static_cast<std::int64_t>(available_host_bytes())};
     TROUPE_TRY(put_on_machines(p, a, std::vector<Machine>(static_cast<std::size_t>(a.machines.count), each)));
     code = exit_plan;
-    TROUPE_ASSIGN(orders, choose_order(app, p, "corpus", 0));
+    TROUPE_ASSIGN(orders, choose_order(app, p, "corpus", {}));
   }
   code = exit_plan;
   std::string ahead;

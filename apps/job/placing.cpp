@@ -21,9 +21,9 @@ bool orders_differ(const Prepared& p) {
          used.size() < nodes.size();
 }
 
-Expected<double> step_s(const App& app, const Prepared& p, const std::string& text, std::int64_t prompt_tokens,
-                        const std::optional<MemoryBound>& bound) {
-  TROUPE_ASSIGN(const AheadChoice made, make_plan(app, p, text, prompt_tokens, bound));
+Expected<double> step_s(const App& app, const Prepared& p, const std::string& text,
+                        const std::vector<std::int64_t>& prompt, const std::optional<MemoryBound>& bound) {
+  TROUPE_ASSIGN(const AheadChoice made, make_plan(app, p, text, prompt, bound));
   TROUPE_ASSIGN(const Predicted predicted, predict(made.plan));
   return predicted.game.step_s;
 }
@@ -68,7 +68,8 @@ std::vector<std::string> spanning_groups(const Prepared& p) {
 }  // namespace
 
 Expected<std::vector<OrderTried>> choose_order(const App& app, Prepared& p, const std::string& text,
-                                               std::int64_t prompt_tokens, const std::optional<MemoryBound>& bound) {
+                                               const std::vector<std::int64_t>& prompt,
+                                               const std::optional<MemoryBound>& bound) {
   std::vector<OrderTried> tried;
   p.order = RankOrder::stage_by_stage;
   if (!orders_differ(p)) return tried;
@@ -76,7 +77,7 @@ Expected<std::vector<OrderTried>> choose_order(const App& app, Prepared& p, cons
   Status refused;
   for (const RankOrder order : {RankOrder::stage_by_stage, RankOrder::replica_by_replica}) {
     p.order = order;
-    const auto s = step_s(app, p, text, prompt_tokens, bound);
+    const auto s = step_s(app, p, text, prompt, bound);
     tried.push_back({order, s.ok() ? *s : 0, s.ok() ? "" : s.status().message()});
     if (!s.ok()) refused = s.status();
     else if (!best || *s < best->step_s) best = tried.back();

@@ -18,9 +18,9 @@ struct OrderTried {
 
 /// Sets `prepared.order` to the order whose step the token game finds to be shortest; of equal ones the first. Returns
 /// what was weighed; empty where all orders have the same links: one stage, or one replica of each, or machines of one
-/// place, or one machine. `text`, `prompt_tokens`, `bound`: as of make_plan. Error: no order has a plan.
+/// place, or one machine. `text`, `prompt`, `bound`: as of make_plan. Error: no order has a plan.
 Expected<std::vector<OrderTried>> choose_order(const runtime::App& app, Prepared& prepared, const std::string& text,
-                                               std::int64_t prompt_tokens,
+                                               const std::vector<std::int64_t>& prompt,
                                                const std::optional<runtime::MemoryBound>& bound = std::nullopt);
 
 /// Lines of text: which machine has which ranks, the order and what others would take, and whether groups of tp span

@@ -262,17 +262,17 @@ Status check_memory_of_machines(const JobArguments& a, const Prepared& p, const 
   return {};
 }
 
-Expected<AheadChoice> make_plan(const App& app, const Prepared& p, const std::string& text, std::int64_t prompt_tokens,
-                                const std::optional<MemoryBound>& bound) {
+Expected<AheadChoice> make_plan(const App& app, const Prepared& p, const std::string& text,
+                                const std::vector<std::int64_t>& prompt, const std::optional<MemoryBound>& bound) {
   TROUPE_ASSIGN(const CompileOptions options, compile_options(p));
-  const Graph graph = build_model(p.config, app.ops(), text, prompt_tokens);
+  const Graph graph = build_model(p.config, app.ops(), text, prompt);
   if (p.config.schedule.microbatches_ahead() < 0 && !p.ahead) return choose_ahead(graph, options, bound);
   TROUPE_ASSIGN(Plan plan, compile(graph, options));
   return AheadChoice{std::move(plan), {}, {}, {}};
 }
 
-Expected<Plan> make_sample_plan(const App& app, const Prepared& p, std::int64_t prompt_tokens) {
-  return compile(build_sampler(p.config, app.ops(), prompt_tokens), options_without_training(p));
+Expected<Plan> make_sample_plan(const App& app, const Prepared& p, const std::vector<std::int64_t>& prompt) {
+  return compile(build_sampler(p.config, app.ops(), prompt), options_without_training(p));
 }
 
 std::string tried_text(const AheadChoice& choice, const std::string& bound) {
@@ -309,7 +309,7 @@ Expected<Plan> make_evaluation_plan(const App& app, const Prepared& p, const std
 
 Expected<LayoutChoices> explain_layouts(const App& app, const Prepared& p) {
   TROUPE_ASSIGN(const CompileOptions options, compile_options(p));
-  return layout_choices(build_model(p.config, app.ops(), "corpus", 0), options);
+  return layout_choices(build_model(p.config, app.ops(), "corpus"), options);
 }
 
 Expected<Predicted> predict(const Plan& plan) {

@@ -83,11 +83,11 @@ std::optional<runtime::MemoryBound> memory_for_plans(const JobArguments& argumen
 /// what helps.
 Status check_memory_of_machines(const JobArguments& arguments, const Prepared& prepared, const runtime::Plan& plan);
 
-/// Compiles the model. `text`: the plain file that the plan's loaders read. With program "sample" if `prompt_tokens` >
-/// 0. Where schedule.ahead is auto, stages run as far ahead as pays, among the plans whose places need no more than
-/// `bound` (none: as much as they like): see choose_ahead.
+/// Compiles the model. `text`: the plain file that the plan's loaders read. With program "sample" if `prompt`
+/// has tokens. Where schedule.ahead is auto, stages run as far ahead as pays, among the plans whose places need no more
+/// than `bound` (none: as much as they like): see choose_ahead.
 Expected<runtime::AheadChoice> make_plan(const runtime::App& app, const Prepared& prepared, const std::string& text,
-                                         std::int64_t prompt_tokens,
+                                         const std::vector<std::int64_t>& prompt,
                                          const std::optional<runtime::MemoryBound>& bound = std::nullopt);
 /// What was tried for schedule.ahead = auto, for people, behind an empty line, or why nothing was; empty: it is not
 /// auto. `bound`: see runtime::ahead_text.
@@ -97,7 +97,8 @@ std::string costs_text(const JobArguments& a, const std::string& costs_from);
 /// For people: what places may use, of this machine or of those of `prepared`; none: no bound.
 std::string bound_text(const Prepared& prepared, const std::optional<runtime::MemoryBound>& bound);
 /// Compiles program "sample" alone.
-Expected<runtime::Plan> make_sample_plan(const runtime::App& app, const Prepared& prepared, std::int64_t prompt_tokens);
+Expected<runtime::Plan> make_sample_plan(const runtime::App& app, const Prepared& prepared,
+                                         const std::vector<std::int64_t>& prompt);
 /// Compiles program "evaluate" alone: see build_evaluator.
 Expected<runtime::Plan> make_evaluation_plan(const runtime::App& app, const Prepared& prepared, const std::string& text,
                                              EvaluatedPart part, std::int64_t first_step);

@@ -63,7 +63,7 @@ Status sample_from(const App& app, const SampleArguments& a, const ResumePoint& 
     if (warned.insert(warning).second) log_warn(warning);
   Sampler sampler(a.text.empty() ? p.config.sample.prompt : a.text);
   code = exit_plan;
-  TROUPE_ASSIGN(const Plan plan, make_sample_plan(app, p, sampler.prompt_tokens()));
+  TROUPE_ASSIGN(const Plan plan, make_sample_plan(app, p, sampler.prompt()));
 
   Printer print(sampler);
   JobOptions options;
@@ -74,13 +74,8 @@ Status sample_from(const App& app, const SampleArguments& a, const ResumePoint& 
   SessionOptions& s = options.session;
   s.first_step = point.manifest.stamp.step;
   s.steps = s.first_step + 1;
-  s.feed = [&](const std::string& name, std::int64_t, std::int32_t microbatch, const Report* last) {
-    auto bytes = sampler.feed(name, microbatch, last);
-    if (last) print();
-    return bytes;
-  };
-  s.on_closed = [&](const std::string&, std::int64_t, const std::vector<Report>& reports) {
-    sampler.finish(reports);
+  s.on_report = [&](const std::string&, const Report& report) {
+    sampler.take(report);
     print();
   };
   const auto check_finite = [&] {

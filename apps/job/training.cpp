@@ -180,12 +180,12 @@ Status Training::open(int& code) {
 
 Status Training::plan(int& code) {
   code = exit_plan;
-  const auto prompt_tokens = a_.sample ? sampler_.prompt_tokens() : 0;
+  const auto prompt = a_.sample ? sampler_.prompt() : std::vector<std::int64_t>();
   choices_.clear();
   if (decided_) {
     Prepared as_decided = p_;
     Status s = decide_as(as_decided, a_, *decided_);
-    auto made = s.ok() ? make_plan(app_, as_decided, text_, prompt_tokens) : Expected<AheadChoice>(s);
+    auto made = s.ok() ? make_plan(app_, as_decided, text_, prompt) : Expected<AheadChoice>(s);
     if (s = made.status(); s.ok()) {
       p_ = std::move(as_decided);
       choices_.push_back("the plan is the one with which the run began");
@@ -195,8 +195,8 @@ Status Training::plan(int& code) {
     decided_.reset();
   }
   const auto bound = memory_for_plans(a_, p_);
-  TROUPE_ASSIGN(const auto orders, choose_order(app_, p_, text_, prompt_tokens, bound));
-  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text_, prompt_tokens, bound));
+  TROUPE_ASSIGN(const auto orders, choose_order(app_, p_, text_, prompt, bound));
+  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text_, prompt, bound));
   if (!made.tried.empty()) {
     std::string chosen = fmt::format("schedule.ahead is auto: {} is chosen", made.plan.pipeline.ahead);
     if (made.plan.pipeline.weights_apart) chosen += ", weight gradients apart";
@@ -442,7 +442,8 @@ Expected<Plan> Training::replan(const StageWidths& dp) const {
   TROUPE_TRY(check_mesh(p.mesh, p.config));
   if (Prepared placed = p; !p.machines.empty() && put_on_machines(placed, a_, p.machines).ok())
     p = std::move(placed);  // else others have joined since, and have some of the places
-  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p, text_, a_.sample ? sampler_.prompt_tokens() : 0));
+  TROUPE_ASSIGN(AheadChoice made,
+                make_plan(app_, p, text_, a_.sample ? sampler_.prompt() : std::vector<std::int64_t>()));
   return std::move(made.plan);
 }
 
@@ -543,9 +544,6 @@ JobOptions Training::options() {
   s.on_closed = [this](const std::string& program, std::int64_t step, const std::vector<Report>& reports) {
     if (program == "sample") sampler_.finish(reports);
     else results_.evaluated(step, reports);
-  };
-  s.feed = [this](const std::string& feed, std::int64_t, std::int32_t m, const Report* last) {
-    return sampler_.feed(feed, m, last);
   };
   return o;
 }

@@ -148,26 +148,30 @@ void add_evaluation(Graph& g, const LmConfig& c, const Attrs& samples) {
   g.report("eval_loss", loss(g, c, samples));
 }
 
-void add_sample(Graph& g, const LmConfig& c, std::int64_t prompt_tokens) {
-  // The last token is drawn and not fed.
+void add_sample(Graph& g, const LmConfig& c, const std::vector<std::int64_t>& prompt) {
+  // The last token is drawn and not read.
+  const auto prompt_tokens = std::ssize(prompt);
   g.program("sample", {.microbatches = prompt_tokens + c.sample.tokens - 1, .samples = 1, .stateful = true});
   g.unit("embed");
-  const Value token = g.feed("token", {DType::i32, {1, 1}}, "token", prompt_tokens);
-  ModelBuilder b(g, c, g.feed("position", {DType::i32, {1}}));
-  Value x = b.embed(token);
+  const kernels::TensorType token{DType::i32, {1, 1}};
+  const Value drawn = g.delay("drawn", token);
+  const auto text = g.actor("lm.text", "text", {drawn}, {{"token", token, {}}, {"position", {DType::i32, {1}}, {}}},
+                            {{"prompt", prompt}});
+  ModelBuilder b(g, c, text[1]);
+  Value x = b.embed(text[0]);
   for (std::int64_t l = 0; l < c.model.layers; ++l) x = b.block(x, l);
   x = b.head_norm(x);
   b.vocabulary_unit("vocabulary.out");
   const Value logits = g.op("linear", {x, b.head_weight()}, b.vocabulary())[0];  // (1, 1, vocab)
   g.unit("head");
-  g.actor("lm.sampler", "sampler", {logits}, {},
-          {{"temperature", c.sample.temperature}, {"first", prompt_tokens - 1}, {"reports", std::string("token")}});
+  g.feed_back(drawn, g.actor("lm.sampler", "sampler", {logits}, {{"token", token, {}}},
+                             {{"temperature", c.sample.temperature}, {"first", prompt_tokens - 1}})[0]);
 }
 
 }  // namespace
 
 runtime::Graph build_model(const LmConfig& c, const kernels::OpSet& ops, const std::string& text,
-                           std::int64_t prompt_tokens) {
+                           const std::vector<std::int64_t>& prompt) {
   Graph g(ops);
   g.program("train", {c.schedule.microbatches(), c.schedule.microbatch});
   const Value train_loss = loss(g, c, samples_of(c, text, "train"));
@@ -179,7 +183,7 @@ runtime::Graph build_model(const LmConfig& c, const kernels::OpSet& ops, const s
   hyper.weight_decay = static_cast<float>(c.optimizer.weight_decay);
   g.minimize(train_loss, hyper);
   if (c.eval.every > 0) add_evaluation(g, c, samples_of(c, text, "eval"));
-  if (prompt_tokens > 0) add_sample(g, c, prompt_tokens);
+  if (!prompt.empty()) add_sample(g, c, prompt);
   return g;
 }
 
@@ -193,9 +197,9 @@ runtime::Graph build_evaluator(const LmConfig& c, const kernels::OpSet& ops, con
   return g;
 }
 
-runtime::Graph build_sampler(const LmConfig& c, const kernels::OpSet& ops, std::int64_t prompt_tokens) {
+runtime::Graph build_sampler(const LmConfig& c, const kernels::OpSet& ops, const std::vector<std::int64_t>& prompt) {
   Graph g(ops);
-  add_sample(g, c, prompt_tokens);
+  add_sample(g, c, prompt);
   return g;
 }
 

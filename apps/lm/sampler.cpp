@@ -23,6 +23,8 @@ class Draw final : public actors::UserActor {
       : key_(philox_key(seed, "sampler")), temperature_(temperature), first_(first) {}
 
   Status act(actors::UserCall& call) override {
+    std::int32_t& next = *call.out[0].as<std::int32_t>();
+    next = 0;
     if (call.microbatch < first_) return {};
     const auto& logits = call.in[0];  // (1, 1, vocab)
     const std::int64_t vocab = logits.cols();
@@ -45,6 +47,7 @@ class Draw final : public actors::UserActor {
         if ((left -= std::exp((row[token] - row[best]) / temperature_)) < 0) break;
     }
     call.report("token", {static_cast<double>(token)});
+    next = static_cast<std::int32_t>(token);
     return {};
   }
 
@@ -54,6 +57,31 @@ class Draw final : public actors::UserActor {
   std::int64_t first_;
 };
 
+/// The token of each microbatch, and its position: first those of the prompt.
+class Text final : public actors::UserActor {
+ public:
+  explicit Text(std::vector<std::int64_t> prompt) : prompt_(std::move(prompt)) {}
+
+  Status act(actors::UserCall& call) override {
+    const auto m = static_cast<std::size_t>(call.microbatch);
+    *call.out[0].as<std::int32_t>() = m < prompt_.size() ? static_cast<std::int32_t>(prompt_[m])
+                                                         : *call.in[0].as<std::int32_t>();
+    *call.out[1].as<std::int32_t>() = call.microbatch;
+    return {};
+  }
+
+ private:
+  std::vector<std::int64_t> prompt_;
+};
+
+Expected<std::unique_ptr<actors::UserActor>> make_text(const actors::UserActorInfo& info) {
+  const auto& attrs = info.attrs.all();
+  const auto prompt = attrs.find("prompt");
+  const auto* tokens = prompt == attrs.end() ? nullptr : std::get_if<std::vector<std::int64_t>>(&prompt->second);
+  if (!tokens) return invalid("has no prompt: a list of tokens");
+  return std::unique_ptr<actors::UserActor>(std::make_unique<Text>(*tokens));
+}
+
 Expected<std::unique_ptr<actors::UserActor>> make_draw(const actors::UserActorInfo& info) {
   return std::unique_ptr<actors::UserActor>(
       std::make_unique<Draw>(info.seed, info.attrs.real("temperature"), info.attrs.integer("first")));
@@ -61,7 +89,10 @@ Expected<std::unique_ptr<actors::UserActor>> make_draw(const actors::UserActorIn
 
 }  // namespace
 
-void register_sampler(runtime::App& app) { app.actor("lm.sampler", make_draw); }
+void register_sampler(runtime::App& app) {
+  app.actor("lm.text", make_text);
+  app.actor("lm.sampler", make_draw);
+}
 
 Sampler::Sampler(const std::string& prompt) {
   for (const std::int32_t token : encode(prompt)) add(token);
@@ -70,22 +101,17 @@ Sampler::Sampler(const std::string& prompt) {
   prompt_bytes_ = text_.size();
 }
 
-std::vector<std::byte> Sampler::feed(const std::string& name, std::int32_t microbatch, const actors::Report* last) {
-  if (microbatch == 0 && std::ssize(tokens_) > prompt_tokens_) begin_again();
-  if (last) add(static_cast<std::int32_t>(last->values.at(0)));
-  const std::int32_t value = name == "position" ? microbatch : tokens_.at(static_cast<std::size_t>(microbatch));
-  std::vector<std::byte> bytes(sizeof value);
-  std::memcpy(bytes.data(), &value, sizeof value);
-  return bytes;
+std::vector<std::int64_t> Sampler::prompt() const { return {tokens_.begin(), tokens_.begin() + prompt_tokens_}; }
+
+void Sampler::take(const actors::Report& report) {
+  const std::int64_t at = std::int64_t{report.microbatch} + 1;
+  if (report.name != "token" || at < prompt_tokens_) return;
+  if (at == prompt_tokens_) begin_again();
+  if (at == std::ssize(tokens_)) add(static_cast<std::int32_t>(report.values.at(0)));
 }
 
 void Sampler::finish(const std::vector<actors::Report>& reports) {
-  const auto want = static_cast<std::int32_t>(tokens_.size()) - 1;
-  for (const auto& r : reports)
-    if (r.name == "token" && r.microbatch == want) {
-      add(static_cast<std::int32_t>(r.values.at(0)));
-      return;
-    }
+  for (const auto& r : reports) take(r);
 }
 
 void Sampler::begin_again() {
@@ -97,7 +123,7 @@ void Sampler::begin_again() {
 void Sampler::add(std::int32_t token) {
   if (token == no_token) {
     finite_ = false;
-    tokens_.push_back(0);  // what is fed must be a token; none of the text follows
+    tokens_.push_back(0);  // what is read must be a token; none of the text follows
     return;
   }
   tokens_.push_back(token);

@@ -1,5 +1,6 @@
-// Sampling, one token an act of the fed program "sample": an actor draws the token from the logits and reports it; the
-// session's side feeds it to the next act and keeps the text.
+// Sampling, one token a microbatch of the program "sample": an actor gives the tokens of the prompt, then those that
+// were drawn, which come back to it (Graph::delay); another draws a token from the logits, and reports it to the
+// session's side, which keeps the text.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +12,20 @@
 
 namespace troupe::lm {
 
-/// Registers "lm.sampler", the actor that draws the next token.
+/// Registers "lm.text", the actor that gives each microbatch its token and position, and "lm.sampler", which draws the
+/// next token.
 void register_sampler(runtime::App& app);
 
-/// Generates text through the fed program "sample", at the session's side. For one run of the program, which may begin
-/// again.
+/// The text of the program "sample", at the session's side. For one run of the program, which may begin again.
 class Sampler {
  public:
   /// An empty prompt counts as a new line: the first token is drawn after another.
   explicit Sampler(const std::string& prompt);
-  std::int64_t prompt_tokens() const { return prompt_tokens_; }
-  /// The payload for SessionOptions::feed: an i32, the token or the position of `microbatch`. Keeps the token of
-  /// `last`.
-  std::vector<std::byte> feed(const std::string& name, std::int32_t microbatch, const actors::Report* last);
-  /// Takes the reports of SessionOptions::on_closed: they have the last token.
+  /// Its tokens, with which the graph is built.
+  std::vector<std::int64_t> prompt() const;
+  /// Takes a token (SessionOptions::on_report); one that it has already counts for nothing, but the first begins again.
+  void take(const actors::Report& report);
+  /// Takes those of a whole run (SessionOptions::on_closed).
   void finish(const std::vector<actors::Report>& reports);
   /// The prompt and the text drawn so far.
   const std::string& text() const { return text_; }

@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
   lm::register_actors(app);
   const auto config =
       need(lm::load_config(argv[1], {"schedule.batch=" + std::to_string(microbatches), "schedule.microbatch=1"}));
-  const Graph g = lm::build_model(config, app.ops(), argv[2], 0);
+  const Graph g = lm::build_model(config, app.ops(), argv[2]);
   if (!g.status().ok()) die(g.status().message());
   const auto fill = [&](Interpreter& run) {
     SerialParallel serial;

@@ -1,4 +1,6 @@
-// add, weighted_sum, running_average, multiply, scale, relu, swiglu: one formula per element.
+// add, weighted_sum, running_average, multiply, scale, relu, swiglu, delay: one formula per element.
+#include <cstring>
+
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
@@ -36,6 +38,15 @@ void weighted_sum(const Call& call) { add_weighted(call, call.attrs->real("a", 1
 void running_average(const Call& call) {
   const double decay = *call.in[2].as<float>() <= 1 ? 0 : call.attrs->real("decay");
   add_weighted(call, decay, 1 - decay);
+}
+
+void delay(const Call& call) {
+  const View &x = call.in[0], &y = call.out[0];
+  constexpr std::int64_t block = element_block * 4;
+  for_blocks(*call.par, y.bytes(), block, [&](std::int64_t i, std::int64_t end) {
+    const auto bytes = static_cast<std::size_t>(end - i);
+    x.data ? std::memcpy(y.data + i, x.data + i, bytes) : std::memset(y.data + i, 0, bytes);
+  });
 }
 
 void scale(const Call& call) {

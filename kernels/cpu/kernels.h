@@ -26,6 +26,7 @@ void running_average(const Call&);
 void orthogonalize(const Call&);
 void multiply(const Call&);
 void scale(const Call&);
+void delay(const Call&);
 void relu(const Call&);
 void relu_grad(const Call&);
 void bias_add(const Call&);

@@ -14,6 +14,7 @@ OpSet with_cuda_bodies(const OpSet& ops) {
       {"attention_grad", {attention_grad, attention_grad_scratch}},
       {"bias_add", {bias_add}},
       {"bias_grad", {bias_grad, column_sums_scratch}},
+      {"delay", {delay}},
       {"dropout", {dropout}},
       {"embedding", {embedding}},
       {"embedding_grad", {embedding_grad}},

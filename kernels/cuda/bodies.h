@@ -34,6 +34,7 @@ void rmsnorm_dw(const Call&);
 void rmsnorm_dx(const Call&);
 void rope(const Call&);
 void running_average(const Call&);
+void delay(const Call&);
 void scale(const Call&);
 void softmax_cross_entropy(const Call&);
 void softmax_cross_entropy_grad(const Call&);

@@ -37,9 +37,15 @@ class Lowering {
         case Node::Kind::actor: s = lower_actor(n); break;
         case Node::Kind::feed: s = lower_feed(n); break;
         case Node::Kind::report: s = lower_report(n); break;
+        case Node::Kind::delay: s = lower_delay(n); break;
+        case Node::Kind::feed_back: s = lower_feed_back(n); break;
       }
       if (!s.ok()) return s;
     }
+    for (const LoweredNode& n : low_.nodes)
+      if (n.lag > 0 && n.delayed < 0)
+        return invalid("delay '" + n.name + "' of program '" + g_.programs()[n.program] +
+                       "' has no value to give: say feed_back(...)");
     for (auto& p : low_.params)
       for (const auto& grad : g_.grads()) {
         if (layouts_.home[grad.param] != p.tensor) continue;
@@ -277,6 +283,10 @@ class Lowering {
   }
 
   Status lower_actor(const Node& n) {
+    if (n.attrs.integer("finishes") != 0 && !plan_.is_step_program(n.program))
+      return invalid("actor '" + n.name + "' has the attribute \"finishes\", and its program '" +
+                     g_.programs()[n.program] + "' is none of those whose steps a run consists of: let an actor of '" +
+                     g_.programs()[plan_.step_program()] + "' end the run");
     LoweredNode node = node_of(n, LoweredNode::Kind::actor);
     for (std::size_t i = 0; i < n.in.size(); ++i) {
       NdSbp sbp;
@@ -335,6 +345,44 @@ class Lowering {
     node.out = {layouts_.home[n.out[0]] = add_tensor(std::move(t), static_cast<std::int32_t>(low_.nodes.size()))};
     low_.nodes.push_back(std::move(node));
     return {};
+  }
+
+  /// An op that reads a tensor late, and (lower_feed_back) one that leaves it: data of the delay is whole on the stage
+  /// of its unit, and both ends are ops of segments, wherever the value is made and read.
+  Status lower_delay(const Node& n) {
+    if (g_.is_shared(n.unit))
+      return invalid("delay '" + n.op + "' is in the shared unit '" + g_.units()[n.unit] +
+                     "': name it in the unit before, on whose stage it lies");
+    LoweredNode node = node_of(n, LoweredNode::Kind::op);
+    node.op = "delay";
+    node.lag = n.attrs.integer("lag");
+    node.attrs = {};
+    node.out = {add_end(n, n.name, g_.tensors()[n.out[0]].type)};
+    layouts_.home[n.out[0]] = node.out[0];
+    low_.nodes.push_back(std::move(node));
+    return {};
+  }
+
+  Status lower_feed_back(const Node& n) {
+    const auto delay = static_cast<Value>(n.attrs.integer("delay"));
+    LoweredNode node = node_of(n, LoweredNode::Kind::op);
+    node.op = "delay";
+    node.attrs = {};
+    TROUPE_ASSIGN(const std::int32_t t,
+                  want(n.in[0], node.mesh, full(node.mesh, NdSbp(mesh(node.mesh).axes.size(), Sbp::B())), n));
+    node.in = {t};
+    node.out = {add_end(n, n.name, g_.tensors()[delay].type)};
+    low_.nodes[low_.producer[layouts_.home[delay]]].delayed = node.out[0];
+    low_.nodes.push_back(std::move(node));
+    return {};
+  }
+
+  /// The tensor that an end of a delay makes: the next node's.
+  std::int32_t add_end(const Node& n, const std::string& name, const TensorType& type) {
+    const std::int32_t on = home_mesh(n);
+    return add_tensor(
+        {name, type.dtype, type.shape, on, full(on, NdSbp(mesh(on).axes.size(), Sbp::B())), Rate::microbatch},
+        static_cast<std::int32_t>(low_.nodes.size()));
   }
 
   Status lower_report(const Node& n) {

@@ -365,6 +365,11 @@ void Coordinator::decide(PlaceId from, const FromWorker& message, std::int64_t n
     return distrust(from, Status(Code::internal, worker(rank_of(from)) + " tells of a run that has not begun"), now_ns);
   if (!failed) acted(now_ns);
   const Status s = session_->handle(rank_of(from), message);
+  if (const auto end = session_->ended_by_actors(); end && *end < options_.session.steps) {
+    log_debug(fmt::format("the actors that end the run have nothing left: it ends with step {}", *end));
+    options_.session.steps = *end;
+    if (checkpoints_) checkpoints_->end_with(*end);
+  }
   if (const auto* closed = std::get_if<Closed>(&message); s.ok() && closed && closed->program == plan_->step_program())
     take_busy(rank_of(from), closed->busy_ns, now_ns);
   if (s.ok()) return;

@@ -344,8 +344,9 @@ void Graph::set_layout(const std::string& caller, Value v, NdSbp sbp, bool requi
         fmt::format("{}: {}() says where an op leaves a value; the layout of an actor's output is PortType::sbp of "
                     "its port",
                     where, caller));
-  if (maker.kind == Node::Kind::feed)
-    return fail(fmt::format("{}: {}() says where an op leaves a value; a feed is whole at every place", where, caller));
+  if (maker.kind == Node::Kind::feed || maker.kind == Node::Kind::delay)
+    return fail(fmt::format("{}: {}() says where an op leaves a value; a {} is whole at every place", where, caller,
+                            maker.kind == Node::Kind::feed ? "feed" : "delay"));
   if (is_param(v) && std::any_of(sbp.begin(), sbp.end(), [](const Sbp& s) { return s.is_partial(); }))
     return fail(fmt::format("{}: a parameter is no partial sum, so its layout ({}) is none that it may have", where,
                             troupe::to_string(sbp)));
@@ -376,6 +377,60 @@ Value Graph::feed(const std::string& name, TensorType type, const std::string& a
   n.out = {v};
   nodes_.push_back(std::move(n));
   return v;
+}
+
+Value Graph::delay(const std::string& name, TensorType type, std::int64_t lag) {
+  const std::string caller = "delay '" + name + "'";
+  if (!may_add(caller, {})) return 0;
+  if (!ops_->find("delay")) fail(caller + ": the op 'delay' is not registered: begin the ops with standard_ops()");
+  if (!program_specs_[program_].stateful)
+    fail(
+        caller + " in program '" + programs_[program_] +
+        "', which may run its microbatches at several places: make it stateful (ProgramSpec::stateful). A program that "
+        "trains cannot be: no gradient passes through a delay");
+  if (lag < 1 || lag > microbatches_max)
+    fail(fmt::format("{} has a lag of {} microbatches: possible are 1 to {}", caller, lag, microbatches_max));
+  check_type(caller, type);
+  for (const auto& other : nodes_)
+    if (other.kind == Node::Kind::delay && other.op == name && other.program == program_)
+      fail(caller + " is already in program '" + programs_[program_] + "': give each delay a name of its own");
+  Node n;
+  n.kind = Node::Kind::delay;
+  n.op = name;
+  n.name = unique(name);
+  n.attrs.set("lag", lag);
+  n.unit = current_unit();
+  n.program = program_;
+  n.out = {add_tensor(n.name, std::move(type), Rate::microbatch, static_cast<std::int32_t>(nodes_.size()))};
+  nodes_.push_back(std::move(n));
+  return nodes_.back().out[0];
+}
+
+void Graph::feed_back(Value delay, Value value) {
+  if (!may_add("feed_back()", {delay, value})) return;
+  const std::int32_t from = tensors_[delay].node;
+  if (nodes_[from].kind != Node::Kind::delay)
+    return fail("feed_back() to '" + tensors_[delay].name + "', which is no delay: pass what delay() has returned");
+  const std::string caller = "feed_back() to delay '" + nodes_[from].op + "'";
+  if (!check_program(caller, {delay, value})) return;
+  if (is_param(value))
+    return fail(caller + ": '" + tensors_[value].name + "' is a parameter, which all microbatches of a run read alike");
+  if (tensors_[value].type != tensors_[delay].type)
+    return fail(fmt::format("{}: '{}' is {} {}, and the delay was declared as {} {}", caller, tensors_[value].name,
+                            to_string(tensors_[value].type.dtype), troupe::to_string(tensors_[value].type.shape),
+                            to_string(tensors_[delay].type.dtype), troupe::to_string(tensors_[delay].type.shape)));
+  for (const auto& other : nodes_)
+    if (other.kind == Node::Kind::feed_back && other.attrs.integer("delay") == delay)
+      return fail(caller + " is the second: a delay has one value");
+  Node n;
+  n.kind = Node::Kind::feed_back;
+  n.op = nodes_[from].op;
+  n.name = unique(nodes_[from].name + ".next");
+  n.attrs.set("delay", std::int64_t{delay});
+  n.in = {value};
+  n.unit = nodes_[from].unit;
+  n.program = program_;
+  nodes_.push_back(std::move(n));
 }
 
 }  // namespace troupe::runtime

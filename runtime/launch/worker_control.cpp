@@ -114,6 +114,7 @@ void Heartbeat::beat() {
     if (grown && !changed) awaits_first_act_ = false;
     told_ns = now_ns;
     const auto seen = watch_->look(told.acts, now_ns, beat_ns, commits_ >= 2);
+    if (seen.waits && progress_) ++*progress_;  // told with the next beat
     told.busy = seen.busy;
     told.stuck = seen.stuck;
     told.stuck_ms = seen.stuck_ns / 1'000'000;

@@ -86,14 +86,15 @@ void LocalActors::make_specs() {
     };
     for (auto id : a.in) {
       const PlanChannel& c = role_->channels[id];
-      s.in.push_back({c.name, c.rate == Rate::step ? acts : 1, cycle(a, c.rate), c.kind == PlanChannel::Kind::turn});
+      s.in.push_back({c.name, c.rate == Rate::step ? acts : 1, cycle(a, c), c.kind == PlanChannel::Kind::turn, c.lag});
       s.writers.push_back({c.writer < 0 ? -1 : actor_at_[c.writer], c.writer < 0 ? channel_at_[id] : c.writer_port,
                            c.writer >= 0 && same_stream(c.writer)});
       l.in.push_back(channel_at_[id]);
     }
     for (auto id : a.out) {
       const PlanChannel& c = role_->channels[id];
-      s.out.push_back({c.name, c.slots, c.rate == Rate::step ? acts : 1, cycle(a, c.rate)});
+      s.out.push_back({c.name, c.slots, c.rate == Rate::step ? acts : 1,
+                       c.lag > 0 ? std::vector<actors::Phase>{} : cycle(a, c), c.lag > 0 ? acts : 0, c.lag});
       std::vector<actors::Reader> readers = local_.channels[channel_at_[id]].readers;
       for (auto& r : readers) r.same_stream = same_stream(local_.actors[r.actor].actor);
       s.readers.push_back(std::move(readers));
@@ -119,11 +120,13 @@ void LocalActors::make_turns() {
 }
 
 /// The phases of an actor's acts at a channel (see actors/slots.h) where they differ: a place may have no microbatch
-/// in a round. Empty: all acts are alike.
-std::vector<actors::Phase> LocalActors::cycle(const PlanActor& a, Rate channel) const {
+/// in a round, and the first microbatches of a run read nothing late. Empty: all acts are alike.
+std::vector<actors::Phase> LocalActors::cycle(const PlanActor& a, const PlanChannel& c) const {
   std::vector<actors::Phase> out;
+  for (std::int32_t act = 0; c.lag > 0 && act < acts_of(a); ++act)
+    out.push_back(act < c.lag ? actors::Phase::skip : actors::Phase::last);
   if (a.rate != Rate::round) return out;
-  if (channel != (plan_.reduces(plan_.exchanges[a.exchange]) ? Rate::microbatch : Rate::round)) return out;
+  if (c.rate != (plan_.reduces(plan_.exchanges[a.exchange]) ? Rate::microbatch : Rate::round)) return out;
   const MicrobatchOwners own = owners_of(a);
   for (std::int32_t round = 0, rounds = own.rounds(); round < rounds; ++round)
     out.push_back(own.runs_in_round(local_.dp_index, round) ? actors::Phase::last : actors::Phase::skip);

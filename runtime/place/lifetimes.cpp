@@ -24,6 +24,8 @@ Lifetimes::Lifetimes(const Plan& plan, const PlanRole& role) : plan_(plan), role
         if (c.kind == PlanChannel::Kind::commit && plan.trains()) edge(step_edges_, commit, r.actor, 0);
         continue;
       }
+      // A run begins without a token of the run before: the channel joins no acts of two runs.
+      if (c.kind == PlanChannel::Kind::delayed) continue;
       const PlanActor& writer = role.actors[c.writer];
       if (writer.program != reader.program) continue;
       const bool act = c.rate == Rate::microbatch && writer.rate == Rate::microbatch && reader.rate == Rate::microbatch;

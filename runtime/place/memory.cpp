@@ -20,7 +20,8 @@ std::int64_t alignment_of(std::int64_t bytes) { return bytes >= page ? page : te
 std::int64_t& purpose(MemoryUse& m, PlanChannel::Kind kind) {
   using Kind = PlanChannel::Kind;
   switch (kind) {
-    case Kind::activation: return m.activations;
+    case Kind::activation:
+    case Kind::delayed: return m.activations;
     case Kind::stash: return m.stash;
     case Kind::boundary: return m.boundary;
     case Kind::gradient:

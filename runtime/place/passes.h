@@ -41,7 +41,7 @@ class LocalActors : LocalPass {
   void make_channels();
   void make_specs();
   void make_turns();
-  std::vector<actors::Phase> cycle(const PlanActor& a, Rate channel) const;
+  std::vector<actors::Phase> cycle(const PlanActor& a, const PlanChannel& c) const;
 
   std::vector<std::vector<std::int32_t>> microbatches_;  // per program
   std::vector<std::int32_t> actor_at_, channel_at_;      // role -> local

@@ -28,7 +28,7 @@ struct Channel {
   kind @0 :UInt8; name @1 :Text; writer @2 :Int32; writerPort @3 :Int32; readers @4 :List(Pair);
   tensors @5 :List(Int32); offsets @6 :List(Int64); bytes @7 :Int64; slots @8 :Int32; rate @9 :UInt8; initial @10 :Bool;
   after @11 :Text; program @12 :Int32; ring @13 :Int32 = -1; buffer @14 :Int32; bufferOffset @15 :Int64;
-  atOnce @16 :Int64 = 1; area @17 :Int32 = -1; shift @18 :Int32;
+  atOnce @16 :Int64 = 1; area @17 :Int32 = -1; shift @18 :Int32; lag @19 :Int32;
 }
 struct Operand { where @0 :UInt8; port @1 :Int32; index @2 :Int32; offset @3 :Int64; tensor @4 :Int32; }
 struct Op {

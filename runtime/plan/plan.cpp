@@ -21,6 +21,7 @@ const char* to_string(PlanChannel::Kind kind) {
     case PlanChannel::Kind::go: return "go";
     case PlanChannel::Kind::commit: return "commit";
     case PlanChannel::Kind::feed: return "feed";
+    case PlanChannel::Kind::delayed: return "delayed";
     case PlanChannel::Kind::rounded: return "rounded";
     case PlanChannel::Kind::gathered: return "gathered";
     case PlanChannel::Kind::turn: return "turn";

@@ -79,7 +79,15 @@ struct PlanActor {
   bool backward() const { return pass != Pass::forward; }
   /// Whether each of its acts reports `report`: see Graph::report, Graph::actor.
   bool reports(const std::string& report) const;
+  /// Of a user-defined actor: whether it ends the run, or waits for the outside (Graph::actor).
+  bool finishes() const { return says("finishes"); }
+  bool waits() const { return says("waits"); }
   bool operator==(const PlanActor&) const = default;
+
+ private:
+  bool says(const char* attribute) const {
+    return kind == Kind::user && ops.size() == 1 && ops[0].attrs.integer(attribute) != 0;
+  }
 };
 const char* to_string(PlanActor::Kind kind);
 

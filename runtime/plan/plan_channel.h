@@ -34,7 +34,8 @@ struct PlanChannel {
     gathered,  ///< ZeRO 3: parameters while a unit, or a user-defined actor, needs them
     turn,      ///< no bytes: a buffer of a ring is free for its next channel
     /// what a place saves of a group: its slots lie in the host arena (LocalPlan)
-    snapshot
+    snapshot,
+    delayed  ///< a microbatch is read by a later one (Graph::delay); no token goes from one run to the next
   };
   Kind kind = Kind::activation;
   std::string name;  ///< feed: the name that the session knows
@@ -50,6 +51,7 @@ struct PlanChannel {
   std::int64_t bytes = 0;             ///< of one slot, at the largest place of the role
   std::int32_t slots = 1;
   Rate rate = Rate::microbatch;
+  std::int32_t lag = 0;  ///< delayed: microbatch m is read by microbatch m + lag of its run
   bool initial = false;  ///< holds a token before the first act
   /// of the role: its channels take turns in few buffers; -1: memory of its own
   std::int32_t ring = -1;
@@ -61,6 +63,8 @@ struct PlanChannel {
   std::int32_t area = -1;
   std::int32_t shift = 0;
   bool control() const { return kind == Kind::go || kind == Kind::commit || kind == Kind::feed; }
+  /// Whether its readers act after its writer in each microbatch, or step.
+  bool passes_on() const { return kind != Kind::turn && kind != Kind::delayed; }
   bool operator==(const PlanChannel&) const = default;
 };
 const char* to_string(PlanChannel::Kind kind);

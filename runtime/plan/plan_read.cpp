@@ -70,6 +70,7 @@ PlanChannel get(wire::Channel::Reader r) {
   c.buffer_offset = r.getBufferOffset();
   c.area = r.getArea();
   c.shift = r.getShift();
+  c.lag = r.getLag();
   return c;
 }
 

@@ -66,6 +66,7 @@ void put(wire::Channel::Builder b, const PlanChannel& c) {
   b.setBufferOffset(c.buffer_offset);
   b.setArea(c.area);
   b.setShift(c.shift);
+  b.setLag(c.lag);
 }
 
 void put(capnp::List<wire::Operand>::Builder list, const std::vector<PlanOperand>& operands) {

@@ -61,8 +61,11 @@ Status make_channels(PlanDraft& draft, const Edges& edges) {
     std::vector<std::int32_t> tensors;
   };
   std::map<ActorRef, Outputs> of_others;
+  std::map<std::int32_t, std::int64_t> delays;  // tensors that are read late
+  for (const LoweredNode& n : low.nodes)
+    if (n.delayed >= 0) delays.emplace(n.delayed, n.lag);
   for (std::int32_t t = 0; t < static_cast<std::int32_t>(draft.plan.tensors.size()); ++t) {
-    if (low.producer[t] < 0 || draft.plan.tensors[t].gradient_of >= 0) continue;
+    if (low.producer[t] < 0 || draft.plan.tensors[t].gradient_of >= 0 || delays.count(t) > 0) continue;
     for (const auto& [role, writer] : edges.writer[t]) {
       auto readers = edges.readers[t];
       std::erase_if(readers,
@@ -91,6 +94,18 @@ Status make_channels(PlanDraft& draft, const Edges& edges) {
       add_channel(draft, writer, edges.readers[t], {t});
     }
   }
+  for (const auto& [t, lag] : delays)
+    for (const auto& [role, writer] : edges.writer[t]) {
+      PlanChannel c;
+      c.kind = PlanChannel::Kind::delayed;
+      c.name = draft.plan.tensors[t].name;
+      c.lag = static_cast<std::int32_t>(lag);
+      // One is filled while the reader has, or is to get, the others.
+      const auto of_a_run = draft.plan.spec(draft.at(writer).program).microbatches;
+      c.slots = static_cast<std::int32_t>(std::min(lag, of_a_run)) + 1;
+      draft.put(c, t);
+      draft.connect(std::move(c), writer, edges.readers[t]);
+    }
   for (const auto& [key, tensors] : of_segments) add_channel(draft, key.first, key.second, tensors);
   return {};
 }

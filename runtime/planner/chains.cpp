@@ -62,7 +62,7 @@ bool comes_back(const PlanRole& role, const Chain& chain) {
     left.pop_back();
     for (auto id : a.out) {
       const PlanChannel& c = role.channels[id];
-      if (c.rate == Rate::step) continue;
+      if (c.rate == Rate::step || c.kind == PlanChannel::Kind::delayed) continue;
       for (const auto& r : c.readers) {
         if (role.actors[r.actor].program != a.program) continue;
         if (member[r.actor] && !inside) return true;

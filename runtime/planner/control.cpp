@@ -1,6 +1,8 @@
 // Channels without data: credits that limit how far a stage runs ahead; what the conductor writes.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "actors/commit.h"
 #include "runtime/planner/passes.h"
 
@@ -47,7 +49,10 @@ void make_control(PlanDraft& draft, const std::set<ActorRef>& after_commit) {
       const ActorRef w{s, static_cast<std::int32_t>(a)};
       const PlanActor& actor = role.actors[a];
       if (actor.kind == PlanActor::Kind::update || after_commit.count(w)) updates.push_back(w);
-      if (actor.kind == PlanActor::Kind::user && actor.in.empty()) sources[actor.program].push_back(w);
+      const bool waits = std::any_of(actor.in.begin(), actor.in.end(),
+                                     [&](std::int32_t c) { return role.channels[c].passes_on(); });
+      if ((actor.kind == PlanActor::Kind::user || actor.kind == PlanActor::Kind::segment) && !waits)
+        sources[actor.program].push_back(w);
     }
     for (const auto& [program, readers] : sources) {
       PlanChannel c;

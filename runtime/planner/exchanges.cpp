@@ -50,6 +50,8 @@ Edges make_exchanges(PlanDraft& draft, Segments& segments) {
     for (auto t : n.in)
       for (const auto& [role, reader] : readers)
         if (auto& all = edges.readers[t]; std::find(all.begin(), all.end(), reader) == all.end()) all.push_back(reader);
+    if (n.delayed >= 0)
+      for (const auto& [role, reader] : readers) edges.readers[n.delayed].push_back(reader);
     for (auto t : n.out)
       edges.writer[t] = n.kind == LoweredNode::Kind::feed ? Ends{{n.mesh, {n.mesh, -1}}} : segments.node_actor[i];
   }

@@ -81,7 +81,7 @@ bool closes_step(const PlanRole& role, const PlanActor& a) {
   bool closes = traits(a.kind).closes_step;
   for (auto c : a.out)
     for (const auto& r : role.channels[c].readers)
-      if (role.actors[r.actor].program == a.program && role.channels[c].kind != PlanChannel::Kind::turn) closes = false;
+      if (role.actors[r.actor].program == a.program && role.channels[c].passes_on()) closes = false;
   return closes;
 }
 

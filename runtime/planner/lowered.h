@@ -20,6 +20,8 @@ struct LoweredNode {
   std::int32_t unit = 0;
   std::int32_t program = 0;
   bool backward = false;
+  std::int32_t delayed = -1;  ///< tensor of the program that it reads `lag` microbatches late; not among `in`
+  std::int64_t lag = 0;
   Rate rate = Rate::microbatch;
 };
 

@@ -29,16 +29,27 @@ class Operands {
       return o;
     }
     const bool own = writes || (draft_.low.producer[tensor] >= 0 && edges_.writer[tensor].at(who.role) == who);
-    const auto& ports = own ? draft_.at(who).out : draft_.at(who).in;
-    const auto port = std::find(ports.begin(), ports.end(), home->channel) - ports.begin();
-    ASSERT(port < static_cast<std::ptrdiff_t>(ports.size()), draft_.at(who).name, draft_.plan.tensors[tensor].name);
-    o.where = own ? PlanOperand::Where::out : PlanOperand::Where::in;
-    o.port = static_cast<std::int32_t>(port);
-    o.index = home->index;
-    return o;
+    return lies(o, who, *home, own);
+  }
+
+  /// Of a tensor that `who` reads late; it may write it as well.
+  PlanOperand late(ActorRef who, std::int32_t tensor) const {
+    PlanOperand o;
+    o.tensor = tensor;
+    return lies(o, who, *draft_.home(who.role, tensor), false);
   }
 
  private:
+  PlanOperand lies(PlanOperand o, ActorRef who, const Home& home, bool own) const {
+    const auto& ports = own ? draft_.at(who).out : draft_.at(who).in;
+    const auto port = std::find(ports.begin(), ports.end(), home.channel) - ports.begin();
+    ASSERT(port < static_cast<std::ptrdiff_t>(ports.size()), draft_.at(who).name, draft_.plan.tensors[o.tensor].name);
+    o.where = own ? PlanOperand::Where::out : PlanOperand::Where::in;
+    o.port = static_cast<std::int32_t>(port);
+    o.index = home.index;
+    return o;
+  }
+
   const PlanDraft& draft_;
   const Edges& edges_;
   const Optimizers& optimizers_;
@@ -96,6 +107,7 @@ void fill_operands(PlanDraft& draft, Segments& segments, const Edges& edges, con
       const LoweredNode& n = low.nodes[i];
       PlanOp op{n.kind == LoweredNode::Kind::report ? "" : n.op, n.name, n.attrs, {}, {}};
       for (auto t : n.in) op.in.push_back(operands.of(where, t, false));
+      if (n.delayed >= 0) op.in.push_back(operands.late(where, n.delayed));
       for (auto t : n.out) op.out.push_back(operands.of(where, t, true));
       ops.push_back(std::move(op));
     }

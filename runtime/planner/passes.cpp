@@ -18,7 +18,8 @@ Status check_units_in_a_row(const Graph& graph, const Lowered& low) {
     for (const auto t : n.in) {
       auto from = low.producer[t];
       while (from >= 0 && low.nodes[from].kind == LoweredNode::Kind::boxing) from = low.producer[low.nodes[from].in[0]];
-      if (from < 0 || n.backward || n.kind != LoweredNode::Kind::op) continue;
+      // An end of a delay has no parameters to gather.
+      if (from < 0 || n.backward || n.kind != LoweredNode::Kind::op || n.op == "delay") continue;
       const LoweredNode& maker = low.nodes[from];
       if (maker.kind == LoweredNode::Kind::op && maker.unit != n.unit && maker.virtual_stage == n.virtual_stage)
         stages[{n.program, n.virtual_stage}][n.unit].insert(maker.unit);

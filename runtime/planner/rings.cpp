@@ -22,7 +22,7 @@ std::vector<std::int32_t> order_of(const PlanRole& role) {
   std::vector<std::vector<std::int32_t>> readers(role.actors.size());
   std::vector<std::int32_t> waits(role.actors.size(), 0), position(role.actors.size(), 0);
   for (const auto& c : role.channels) {
-    if (c.writer < 0 || c.initial) continue;
+    if (c.writer < 0 || c.initial || c.kind == PlanChannel::Kind::delayed) continue;
     for (const auto& r : c.readers) readers[c.writer].push_back(r.actor), ++waits[r.actor];
   }
   std::set<std::int32_t> ready;  // the lowest goes first

@@ -71,7 +71,7 @@ void put(wire::Throttle::Builder b, const comm::Throttle& t) {
 [[noreturn]] void reject(const char* why) { kj::throwFatalException(KJ_EXCEPTION(FAILED, why)); }
 
 Report get(wire::Report::Reader r) {
-  if (r.getKind() > static_cast<std::uint8_t>(Report::Kind::parameter)) reject("a kind of report that there is not");
+  if (r.getKind() > static_cast<std::uint8_t>(Report::Kind::finished)) reject("a kind of report that there is not");
   Report report{static_cast<Report::Kind>(r.getKind()),
                 r.getName().cStr(),
                 r.getStep(),

@@ -25,6 +25,17 @@ void sort(std::vector<Report>& reports) {
   });
 }
 
+/// The actors that end the run, at each place where they act.
+std::set<std::pair<Rank, std::string>> who_finishes(const Plan& plan) {
+  std::set<std::pair<Rank, std::string>> all;
+  for (const PlanRole& role : plan.roles)
+    for (const PlanActor& a : role.actors)
+      for (const Rank r : plan.meshes[role.stage].ranks)
+        if (a.finishes() && !plan.owners_of(a.program, role.stage).microbatches(plan.dp_index(r)).empty())
+          all.emplace(r, a.name);
+  return all;
+}
+
 }  // namespace
 
 Session::Session(const Plan& plan, SessionOptions options, SnapshotObserver* snapshots, Send send)
@@ -32,7 +43,7 @@ Session::Session(const Plan& plan, SessionOptions options, SnapshotObserver* sna
       workers_(plan.workers()), snapshot_(snapshots ? plan.program("snapshot") : -1),
       copy_(options_.copy_every > 0 ? plan.program("copy") : -1),
       decisions_(plan, options_.first_step, options_.steps, votes(plan), *this), reductions_(plan), gradients_(plan),
-      sums_(plan, sums_at_begin(options_)) {}
+      sums_(plan, sums_at_begin(options_)), unfinished_(who_finishes(plan)) {}
 
 void Session::to_all(const ToWorker& message) {
   for (Rank r = 0; r < workers_; ++r) send_(r, message);
@@ -166,6 +177,8 @@ Status Session::report(Rank from, const EarlyReport& m) {
   reports.back().place = from;
   reports.back().program = m.program;
   // Several places may run the microbatch and report; which report comes first depends on timing.
+  if (plan_.leads(from) && options_.on_report && m.report.kind == Report::Kind::value)
+    options_.on_report(plan_.programs[m.program].name, reports.back());
   return plan_.leads(from) ? decisions_.reported({m.program, m.report.step}, m.report) : Status{};
 }
 
@@ -204,6 +217,7 @@ const SumState* Session::sums_of(std::int64_t version) const {
 
 Status Session::complete(ProgramStep step, std::vector<Closed> places) {
   const bool steps = plan_.is_step_program(step.program);
+  if (steps) take_finished(places);
   if (steps && plan_.trains()) {
     voted_ = std::move(places);
     return {};
@@ -222,6 +236,18 @@ Status Session::complete(ProgramStep step, std::vector<Closed> places) {
   tell_closed(step, std::move(places));
   // Without training a commit hands the same parameters on to the next step.
   return steps ? commit(CommitStep{step.step, {}, {}, {}}, nullptr) : Status{};
+}
+
+void Session::take_finished(std::vector<Closed>& places) {
+  if (unfinished_.empty()) return;
+  for (std::size_t p = 0; p < places.size(); ++p)
+    std::erase_if(places[p].reports, [&](const Report& r) {
+      if (r.kind == Report::Kind::finished) unfinished_.erase({static_cast<Rank>(p), r.name});
+      return r.kind == Report::Kind::finished;
+    });
+  if (!unfinished_.empty()) return;
+  ended_ = decisions_.earliest_end();
+  decisions_.end_with(*ended_);
 }
 
 void Session::tell_closed(ProgramStep step, std::vector<Closed> places) {

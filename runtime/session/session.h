@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,10 @@ struct SessionOptions {
   std::function<void(const StepResult&)> on_step;
   /// A program other than training has closed: its reports, ordered by (name, microbatch).
   std::function<void(const std::string& program, std::int64_t step, const std::vector<Report>&)> on_closed;
+  /// A report of a program with a delay (Graph::delay), or with a feed that waits for reports, as soon as it comes:
+  /// from the places that lead (Plan::leads). on_closed has it as well. A run of the program that begins again tells
+  /// again.
+  std::function<void(const std::string& program, const Report&)> on_report;
   /// Before each of on_started, on_step and on_closed of a job that recovers (JobOptions::recovers), which tells late:
   /// when it happened, by the clock of the job's process, and in which generation.
   std::function<void(std::int64_t at_ns, std::uint32_t generation)> on_event;
@@ -135,6 +140,8 @@ class Session final : private DecisionSink {
   /// Takes a worker's message. Error: the job cannot go on (which place, which actor, why).
   Status handle(Rank from, const FromWorker& message);
   bool finished() const { return finished_; }
+  /// The version with which the run ends, since its actors have said so (UserCall::finish); nullopt: they have not all.
+  std::optional<std::int64_t> ended_by_actors() const { return ended_; }
   /// The oldest version with which the run can still end: steps that have begun are finished.
   std::int64_t earliest_end() const { return decisions_.earliest_end(); }
   /// The run ends with this version, with its digest and, where a snapshot of it is wanted, with that. No effect where
@@ -195,6 +202,8 @@ class Session final : private DecisionSink {
   void tell_closed(ProgramStep step, std::vector<Closed> places);
   /// Commits the step that has all its votes, unless a reader holds it up.
   Status commit_due();
+  /// Takes out of a step's reports who has finished, and ends the run when all have.
+  void take_finished(std::vector<Closed>& places);
   Status commit(std::int64_t step, const std::vector<Closed>& places);
   /// What the step is to number `index` of the programs that train; fills in its commit. Error: the job cannot go on.
   Expected<ProgramResult> judge(std::int64_t step, std::size_t index, const std::vector<Closed>& places,
@@ -225,6 +234,8 @@ class Session final : private DecisionSink {
   std::map<std::int64_t, SumState> copied_sums_;        // of the last versions that were copied, one for each slot
   std::int64_t newest_copy_ = -1;
   bool finished_ = false, holds_ = false, held_ = false;
+  std::set<std::pair<Rank, std::string>> unfinished_;  // actors that end the run, at each place, and have not said so
+  std::optional<std::int64_t> ended_;
   std::optional<std::int64_t> useless_;  // the first version of no use, once the training has diverged
   Status refused_;                       // the error that the run has ended with in this process
   std::string params_hash_;

@@ -37,6 +37,7 @@ const char* look(const PlanChannel& c) {
     case PlanChannel::Kind::parameter: return "color=\"#4a9a4c\", constraint=false";
     case PlanChannel::Kind::gathered: return "color=\"#4a9a4c\"";
     // A turn carries no data and leads back in the pass.
+    case PlanChannel::Kind::delayed: return "color=\"#2f6fb0\", style=dashed, constraint=false";
     case PlanChannel::Kind::turn: return "style=dashed, color=gray60, constraint=false";
     case PlanChannel::Kind::gradient:
     case PlanChannel::Kind::reduced:

@@ -13,7 +13,7 @@ Status ChannelCheck::check_ends(std::int32_t id) const {
   const PlanChannel& c = role_.channels[id];
   if (c.slots < 1 || c.slots > count_max)
     return refuse(c, fmt::format("has {} slots: expected 1 to {}", c.slots, count_max));
-  if (!known(c.rate) || c.kind > PlanChannel::Kind::snapshot)
+  if (!known(c.rate) || c.kind > PlanChannel::Kind::delayed)
     return refuse(c, "has a rate or kind that this version does not know");
   if (!among(c.program, plan_.programs.size())) return refuse(c, "belongs to no program");
   if (c.writer >= 0) {
@@ -84,6 +84,7 @@ Status ChannelCheck::check_kind(const PlanChannel& c) const {
           param >= 0 && plan_.params[param].program != w->program)
         return refuse(c, "has gradients of parameter '" + plan_.params[param].name + "', which program '" +
                              plan_.programs[w->program].name + "' does not train");
+  TROUPE_TRY(check_delay(c));
   if (c.kind == Kind::snapshot || (w && w->kind == PlanActor::Kind::snapshot)) TROUPE_TRY(check_snapshot(c));
   if (w) return {};
   const bool commit = c.kind == Kind::commit, feed = c.kind == Kind::feed;
@@ -135,6 +136,26 @@ std::ptrdiff_t ChannelCheck::count_makers(const PlanChannel& feed) const {
     makers += std::count_if(role.actors.begin(), role.actors.end(),
                             [&](const PlanActor& a) { return a.program == feed.program && a.reports(feed.after); });
   return makers;
+}
+
+/// A segment leaves one tensor, and one reads it late, in a program whose microbatches all come to one place: of the
+/// slots, `lag` are full while one is filled.
+Status ChannelCheck::check_delay(const PlanChannel& c) const {
+  if (c.kind != PlanChannel::Kind::delayed)
+    return c.lag == 0 ? Status() : refuse(c, fmt::format("has a lag of {} microbatches and is no delay", c.lag));
+  const std::int64_t kept = std::min<std::int64_t>(c.lag, plan_.spec(c.program).microbatches);
+  if (c.lag < 1 || c.lag > microbatches_max || c.slots <= kept)
+    return refuse(c, fmt::format("has a lag of {} microbatches and {} slots: expected a lag of 1 to {}, and more slots "
+                                 "than microbatches that it keeps",
+                                 c.lag, c.slots, microbatches_max));
+  const auto segment = [&](std::int32_t actor) {
+    return role_.actors[actor].kind == PlanActor::Kind::segment && role_.actors[actor].rate == Rate::microbatch;
+  };
+  if (c.readers.size() != 1 || !segment(c.writer) || !segment(c.readers[0].actor) || c.tensors.size() != 1)
+    return refuse(c, "is no delay: one segment writes one tensor there, and one reads it");
+  if (!plan_.spec(c.program).stateful)
+    return refuse(c, "delays microbatches of program '" + plan_.programs[c.program].name + "', which is not stateful");
+  return {};
 }
 
 /// One snapshot actor fills the channel and one writer reads it. It has no bytes in the plan: each place computes

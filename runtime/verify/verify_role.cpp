@@ -115,7 +115,7 @@ class RoleCheck : private StageView {
     bool read = false;
     for (auto id : a.out)
       for (const auto& r : role_.channels[id].readers)
-        read |= role_.actors[r.actor].program == a.program && role_.channels[id].kind != PlanChannel::Kind::turn;
+        read |= role_.actors[r.actor].program == a.program && role_.channels[id].passes_on();
     const bool closes = !read && traits(a.kind).closes_step;
     if (a.closes_step != closes)
       return refuse("actor '" + a.name +
@@ -190,6 +190,11 @@ class RoleCheck : private StageView {
             return refuse(name + "makes the gradient '" + t.name + "', and '" + a.name +
                           "' does not read the slot that has its exponent");
         }
+      for (const auto& o : op.in)
+        if (a.kind == PlanActor::Kind::segment && o.where == PlanOperand::Where::in && in(a, o.port).lag > 0 &&
+            op.op != "delay")
+          return refuse(name + "reads channel '" + in(a, o.port).name +
+                        "' late, and is not 'delay': the first microbatches of a run have nothing there");
       if (!op.op.empty()) continue;
       if (a.kind == PlanActor::Kind::update) return refuse(name + "reports, and updates make no reports");
       if (op.in.size() != 1 || !op.out.empty()) return refuse(name + "reports, and has not exactly one argument");

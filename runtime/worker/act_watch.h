@@ -23,8 +23,13 @@ class ActWatch {
   static constexpr std::int64_t times_longest = 8;
   static constexpr std::int64_t beats_least = 8;
 
-  /// `judged`: false: it may take as long as it likes (a disk's).
-  std::uint64_t begin(const std::string& name, bool judged) {
+  /// What an act may take.
+  enum class Judged : std::uint8_t {
+    yes,
+    no,    ///< as long as it likes (a disk's)
+    waits  ///< likewise: it waits for the outside, and no other act can go on before it does
+  };
+  std::uint64_t begin(const std::string& name, Judged judged) {
     std::lock_guard lock(mutex_);
     running_.emplace(next_, std::pair(name, judged));
     return next_++;
@@ -42,7 +47,8 @@ class ActWatch {
 
   struct Seen {
     bool busy = false;
-    std::string stuck;  ///< the oldest judged act that runs; empty: none is stuck
+    bool waits = false;  ///< an act waits for the outside
+    std::string stuck;   ///< the oldest judged act that runs; empty: none is stuck
     std::int64_t stuck_ns = 0;
   };
   /// Looks at the place now, as it does every `beat_ns`. `progress`: WorkerEnv::progress. Of judged acts that run the
@@ -50,7 +56,8 @@ class ActWatch {
   /// before, and a whole step was seen (`knows`). A process that was stopped since the last look has lost no time.
   Seen look(std::int64_t progress, std::int64_t now_ns, std::int64_t beat_ns, bool knows) {
     std::lock_guard lock(mutex_);
-    const auto judged = std::find_if(running_.begin(), running_.end(), [](const auto& r) { return r.second.second; });
+    const auto judged = std::find_if(running_.begin(), running_.end(),
+                                     [](const auto& r) { return r.second.second == Judged::yes; });
     const bool was_away = looked_ns_ < 0 || now_ns - looked_ns_ > 3 * beat_ns;
     looked_ns_ = now_ns;
     if (progress != progress_ || judged == running_.end() || was_away) {
@@ -60,6 +67,8 @@ class ActWatch {
     }
     Seen seen;
     seen.busy = !running_.empty();
+    seen.waits = std::any_of(running_.begin(), running_.end(),
+                             [](const auto& r) { return r.second.second == Judged::waits; });
     const std::int64_t quiet_ns = now_ns - since_ns_;
     if (judged == running_.end() || !knows || quiet_ns < std::max(beats_least * beat_ns, times_longest * longest_ns_))
       return seen;
@@ -70,7 +79,7 @@ class ActWatch {
 
  private:
   std::mutex mutex_;
-  std::map<std::uint64_t, std::pair<std::string, bool>> running_;  // the oldest first
+  std::map<std::uint64_t, std::pair<std::string, Judged>> running_;  // the oldest first
   std::uint64_t next_ = 0;
   std::int64_t progress_ = -1, since_ns_ = 0, longest_ns_ = 0, looked_ns_ = -1;
 };
@@ -81,7 +90,8 @@ inline constexpr std::int64_t unheard_beats = 3;
 /// A body whose acts are watched.
 class WatchedBody final : public actors::Body {
  public:
-  WatchedBody(std::unique_ptr<actors::Body> body, std::string name, bool judged, std::shared_ptr<ActWatch> watch)
+  WatchedBody(std::unique_ptr<actors::Body> body, std::string name, ActWatch::Judged judged,
+              std::shared_ptr<ActWatch> watch)
       : body_(std::move(body)), name_(std::move(name)), judged_(judged), watch_(std::move(watch)) {}
   Status run(const actors::ActContext& context, Parallel& parallel) override {
     const auto act = watch_->begin(name_, judged_);
@@ -94,7 +104,7 @@ class WatchedBody final : public actors::Body {
  private:
   std::unique_ptr<actors::Body> body_;
   std::string name_;
-  bool judged_;
+  ActWatch::Judged judged_;
   std::shared_ptr<ActWatch> watch_;
 };
 

@@ -25,7 +25,7 @@ struct ConductorChannel {
 struct ConductorSpec {
   std::map<std::int32_t, ConductorChannel> channels;  ///< by local channel, as Ack::port names it
   OrderSpec order;
-  /// per program: a feed waits for its reports, which leave at once
+  /// per program: a feed waits for its reports, or microbatches read each other (Graph::delay): reports leave at once
   std::vector<bool> fed;
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns;  ///< of the compute stream, ever growing
   std::size_t square_sums = 0, peaks = 0;              ///< that the place tells of the gradients of a step

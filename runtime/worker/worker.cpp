@@ -25,7 +25,7 @@ ConductorSpec Worker::Impl::conductor_spec() {
   spec.fed.assign(plan.programs.size(), false);
   for (const auto& r : plan.roles)
     for (const auto& c : r.channels)
-      if (!c.after.empty()) spec.fed[c.program] = true;
+      if (!c.after.empty() || c.lag > 0) spec.fed[c.program] = true;
   for (std::size_t i = 0; i < local.channels.size(); ++i) {
     const PlanChannel& c = plan_channel(static_cast<std::int32_t>(i));
     if (c.writer >= 0) continue;
@@ -107,6 +107,9 @@ Status Worker::Impl::build() {
   streams["compute"] = env.device->create_stream("compute", env.threads);
   streams["comm"] = host().create_stream("comm", 1);
   streams["host"] = host().create_stream("host", 1);
+  for (const auto& a : local.actors)
+    if (const std::string own = stream_of(plan_actor(a)); streams.count(own) == 0 && plan_actor(a).waits())
+      streams[own] = host().create_stream(own, 1);
   if (shards || copies || env.guard.on()) streams["snapshot"] = env.device->create_stream("snapshot", 1);
   if (shards || (!env.restore.empty() && !env.adopt)) streams["disk"] = host().create_stream("disk", disk_threads);
   if (arena) {

@@ -287,9 +287,15 @@ Worker::Impl::MadeBody Worker::Impl::user_body(const LocalActor& a) {
   for (const auto& o : op.in) in.push_back({o.port, plan_channel(a.in[o.port]).offsets[o.index], view(o.tensor)});
   for (const auto& o : op.out) out.push_back({o.port, plan_channel(a.out[o.port]).offsets[o.index], view(o.tensor)});
   const bool reports = reports_here(plan, op, local.stage, local.rank);
+  std::function<void(const actors::ActContext&)> finished;
+  if (pa.finishes())
+    finished = [tell = sink(), name = pa.name](const actors::ActContext& c) {
+      tell(c.program, {Report::Kind::finished, name, c.step, c.microbatch, {}, {}});
+    };
   return std::unique_ptr<actors::Body>(std::make_unique<actors::UserBody>(
       *std::move(made), std::move(in), std::move(out), memories(a.in), memories(a.out),
-      plan.programs[pa.program].spec.samples, reports ? sink() : [](std::uint16_t, const Report&) {}));
+      plan.programs[pa.program].spec.samples, reports ? sink() : [](std::uint16_t, const Report&) {},
+      std::move(finished)));
 }
 
 std::shared_ptr<actors::Executor> Worker::Impl::communicator(const LocalActor& a) {
@@ -324,10 +330,13 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::on_stream(const LocalA
   std::unique_ptr<actors::Body> body;
   TROUPE_ASSIGN(body, (this->*bodies[static_cast<std::size_t>(pa.kind)])(a));
   if (env.injector) body = injected(std::move(body), injected_names(pa), *env.injector);
-  if (env.watch) body = std::make_unique<WatchedBody>(std::move(body), pa.name, pa.stream != "disk", env.watch);
+  const auto judged = pa.waits()            ? ActWatch::Judged::waits
+                      : pa.stream == "disk" ? ActWatch::Judged::no
+                                            : ActWatch::Judged::yes;
+  if (env.watch) body = std::make_unique<WatchedBody>(std::move(body), pa.name, judged, env.watch);
   if (!env.run_kernels && pa.kind == PlanActor::Kind::segment) body = std::make_unique<IdleBody>();
   return std::shared_ptr<actors::Executor>(std::make_shared<actors::StreamExecutor>(
-      pa.name, *streams.at(pa.stream), std::move(body), pa.priority, pa.run, pa.cost_s));
+      pa.name, *streams.at(stream_of(pa)), std::move(body), pa.priority, pa.run, pa.cost_s));
 }
 
 Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalActor& a) {

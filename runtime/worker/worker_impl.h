@@ -63,6 +63,8 @@ struct Worker::Impl {
   Status build();
   /// Steps 2 and 3 of Worker::stop.
   void quiesce_streams();
+  /// The stream on which an actor's acts run: one that waits has a thread of its own.
+  static std::string stream_of(const PlanActor& a) { return a.waits() ? a.stream + "." + a.name : a.stream; }
   Status check_ops() const;
   // worker_state.cpp: what outlives a step
   void initialise_parameters();

@@ -24,7 +24,7 @@ Plan plan_175b(const std::string& mesh) {
   int code = 0;
   const auto prepared = lm::prepare(a, code);
   REQUIRE_MESSAGE(prepared.ok(), prepared.status().message());
-  auto plan = lm::make_plan(app, *prepared, "corpus", false);
+  auto plan = lm::make_plan(app, *prepared, "corpus", {});
   REQUIRE_MESSAGE(plan.ok(), plan.status().message());
   return std::move(plan->plan);
 }
@@ -101,7 +101,7 @@ TEST_CASE(
       REQUIRE_MESSAGE(config.ok(), config.status().message());
       CompileOptions o;
       o.stages = stage_meshes(dp);
-      const auto plan = compile(lm::build_model(*config, app.ops(), "corpus", 0), o);
+      const auto plan = compile(lm::build_model(*config, app.ops(), "corpus"), o);
       REQUIRE_MESSAGE(plan.ok(), plan.status().message());
       std::map<std::string, std::int64_t> terms;
       for (const auto& p : plan->params) terms[p.name] = p.terms;

@@ -52,12 +52,12 @@ struct Begun {
   Prepared on(const std::vector<Machine>& machines, const calibrate::CostsFile* costs = nullptr) const {
     Prepared p = prepared(costs);
     REQUIRE(put_on_machines(p, a, machines).ok());
-    const auto tried = choose_order(app, p, "corpus", 0);
+    const auto tried = choose_order(app, p, "corpus", {});
     REQUIRE_MESSAGE(tried.ok(), tried.status().message());
     return p;
   }
   runtime::Plan plan_of(const Prepared& p) const {
-    auto made = make_plan(app, p, "corpus", 0);
+    auto made = make_plan(app, p, "corpus", {});
     REQUIRE_MESSAGE(made.ok(), made.status().message());
     return std::move(made->plan);
   }

@@ -27,7 +27,7 @@ runtime::Plan tiny(const kernels::OpSet& ops) {
   c.schedule = {.steps = 1, .lr = 1e-3, .min_lr = 1e-4, .batch = 2, .microbatch = 1};
   runtime::CompileOptions o;
   o.stages = runtime::stage_meshes({1, 1}, 2);
-  auto plan = runtime::compile(lm::build_model(c, ops, "corpus", 0), o);
+  auto plan = runtime::compile(lm::build_model(c, ops, "corpus"), o);
   REQUIRE_MESSAGE(plan.ok(), plan.status().message());
   return *std::move(plan);
 }

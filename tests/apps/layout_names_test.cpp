@@ -13,7 +13,7 @@ TEST_CASE("alike ops of all layers are one row of the layouts' table, by the kin
   const runtime::App app;
   runtime::CompileOptions o;
   o.stages = runtime::stage_meshes({1}, 2);
-  const auto choices = runtime::layout_choices(lm::build_model(c, app.ops(), "corpus", 0), o);
+  const auto choices = runtime::layout_choices(lm::build_model(c, app.ops(), "corpus"), o);
   REQUIRE_MESSAGE(choices.ok(), choices.status().message());
   int layers = 0;
   for (const auto& choice : choices->choices) {

@@ -73,10 +73,10 @@ struct Layouts {
 };
 
 Layouts layouts_of(const runtime::App& app, const Prepared& p) {
-  auto made = make_plan(app, p, "corpus", 0);
+  auto made = make_plan(app, p, "corpus", {});
   REQUIRE_MESSAGE(made.ok(), made.status().message());
   return {layouts(std::move(made->plan)), layouts(make_evaluation_plan(app, p, "corpus", EvaluatedPart::held_out, 0)),
-          layouts(make_sample_plan(app, p, 4))};
+          layouts(make_sample_plan(app, p, {1, 2, 3, 4}))};
 }
 
 }  // namespace
@@ -161,14 +161,14 @@ TEST_CASE("of the orders in which ranks fill machines the one is taken whose ste
       const std::int64_t workers = p.mesh.workers();
       REQUIRE(put_on_machines(p, a, {{"a", workers / 2}, {"b", workers / 2}}).ok());
       CHECK(p.costs.inter_node.bytes_per_s == doctest::Approx(between.bytes_per_s * 2 / static_cast<double>(workers)));
-      const auto tried = choose_order(app, p, "corpus", 0);
+      const auto tried = choose_order(app, p, "corpus", {});
       REQUIRE_MESSAGE(tried.ok(), tried.status().message());
       REQUIRE(tried->size() == 2);
       const runtime::RankOrder chosen = p.order;
       double best_s = 1e9;
       for (const OrderTried& one : *tried) {
         p.order = one.order;
-        auto made = make_plan(app, p, "corpus", 0);
+        auto made = make_plan(app, p, "corpus", {});
         REQUIRE_MESSAGE(made.ok(), made.status().message());
         const auto predicted = predict(made->plan);
         REQUIRE_MESSAGE(predicted.ok(), predicted.status().message());
@@ -205,13 +205,13 @@ TEST_CASE("no other way to put the places of two stages on two machines is predi
     Prepared p = prepared(a);
     REQUIRE(put_on_machines(p, a, {{"a", 2}, {"b", 2}}).ok());
     const auto step_s = [&] {
-      auto made = make_plan(app, p, "corpus", 0);
+      auto made = make_plan(app, p, "corpus", {});
       REQUIRE_MESSAGE(made.ok(), made.status().message());
       const auto predicted = predict(made->plan);
       REQUIRE_MESSAGE(predicted.ok(), predicted.status().message());
       return predicted->game.step_s;
     };
-    REQUIRE(choose_order(app, p, "corpus", 0).ok());
+    REQUIRE(choose_order(app, p, "corpus", {}).ok());
     const double taken_s = step_s();
     p.order = runtime::RankOrder::stage_by_stage;
     std::vector<std::int32_t> nodes = {0, 0, 1, 1};
@@ -233,7 +233,7 @@ TEST_CASE(
     Prepared p = prepared(a);
     const Status s = put_on_machines(p, a, std::move(machines));
     REQUIRE_MESSAGE(s.ok(), s.message());
-    const auto tried = choose_order(app, p, "corpus", 0);
+    const auto tried = choose_order(app, p, "corpus", {});
     REQUIRE_MESSAGE(tried.ok(), tried.status().message());
     CHECK(tried->empty());
     CHECK(p.order == runtime::RankOrder::stage_by_stage);

@@ -31,7 +31,7 @@ struct QuietRun {
     auto p = lm::prepare(a, code);
     REQUIRE_MESSAGE(p.ok(), p.status().message());
     prepared = *std::move(p);
-    auto made = make_plan(app, prepared, test::write_text(dir / "text", std::string(5000, 'x')), false);
+    auto made = make_plan(app, prepared, test::write_text(dir / "text", std::string(5000, 'x')), {});
     REQUIRE_MESSAGE(made.ok(), made.status().message());
     plan = std::move(made->plan);
   }
@@ -52,7 +52,7 @@ TEST_CASE("a job that failed has a trace of the spans that arrived; it says how 
   int code = 0;
   const auto prepared = prepare(a, code);
   REQUIRE_MESSAGE(prepared.ok(), prepared.status().message());
-  const auto plan = make_plan(app, *prepared, test::write_text(dir / "text", std::string(5000, 'x')), false);
+  const auto plan = make_plan(app, *prepared, test::write_text(dir / "text", std::string(5000, 'x')), {});
   REQUIRE_MESSAGE(plan.ok(), plan.status().message());
   const auto predicted = predict(plan->plan);
   REQUIRE_MESSAGE(predicted.ok(), predicted.status().message());

@@ -1,5 +1,6 @@
 // The examples do what their first lines say.
 #include <algorithm>
+#include <fstream>
 #include <string>
 
 #include "tests/command/checks.h"
@@ -71,6 +72,30 @@ TEST_CASE("example actor_learner: each act reads version step - lag, and learns;
       CHECK(simulated.out == o.out);
     }
   }
+}
+
+TEST_CASE("example word_count: the counts of sort and uniq, on any number of workers and in a simulation") {
+  const TempDir dir;
+  const std::string path = dir / "text";
+  {
+    std::ofstream text(path);  // blanks of all kinds; parts of a file of blanks; words that lie across two parts
+    for (int i = 0; i < 200000; ++i) text << "w" << i * 7919 % 1013 << (i % 9 == 0 ? "\r\n" : i % 5 == 0 ? "\t " : " ");
+    text << std::string(600000, ' ') << std::string(200, 'x');
+  }
+  const auto counted = run(
+      {"bash", "-c",
+       "LC_ALL=C; export LC_ALL; tr -s '\\t\\r\\n ' '\\n' <\"$0\" | sort | uniq -c | awk '{print $1\" \"$2}'", path});
+  check_success(counted);
+  CHECK(std::count(counted.out.begin(), counted.out.end(), '\n') == 1014);
+  for (const std::vector<std::string>& how :
+       {std::vector<std::string>{}, {"1"}, {"2"}, {"4"}, {"1", "1"}, {"3", "2"}}) {
+    std::vector<std::string> command = {EXAMPLE_WORD_COUNT, path};
+    command.insert(command.end(), how.begin(), how.end());
+    const auto o = run(command);
+    check_success(o);
+    CHECK(o.out == counted.out);
+  }
+  check_failure(run({EXAMPLE_WORD_COUNT, dir / "none"}), 4, {"cannot read the file"});
 }
 
 TEST_CASE(

@@ -8,7 +8,7 @@ using namespace troupe::runtime;
 
 namespace {
 
-void look(const Report& report) { must(report.kind <= Report::Kind::parameter); }
+void look(const Report& report) { must(report.kind <= Report::Kind::finished); }
 void look(const Closed& closed) {
   for (const Report& report : closed.reports) look(report);
 }

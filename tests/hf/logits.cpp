@@ -52,7 +52,7 @@ std::vector<float> logits(const checkpoint::CheckpointReader& reader, const std:
   const auto config = config_for(reader.manifest(), rows, std::ssize(tokens) / rows);
   App app;
   lm::register_actors(app);
-  const Graph g = lm::build_model(config, app.ops(), "", false);
+  const Graph g = lm::build_model(config, app.ops(), "");
   Interpreter run(g, app);
   for (const Node& n : g.nodes()) {
     if (n.kind != Node::Kind::param) continue;

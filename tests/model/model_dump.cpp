@@ -86,7 +86,7 @@ void fill_parameter(float* p, const Shape& shape, const std::string& name) {
 
 void dump(const Case& c, const App& app, const std::string& text, const std::string& folder) {
   const auto config = need(lm::parse_config(c.toml, c.name));
-  const Graph g = lm::build_model(config, app.ops(), text, 0);
+  const Graph g = lm::build_model(config, app.ops(), text);
   if (!g.status().ok()) die(g.status().message());
   std::filesystem::create_directories(folder);
   std::ofstream(folder + "/config.json") << lm::to_json(config);

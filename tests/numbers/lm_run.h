@@ -67,7 +67,7 @@ inline Expected<Plan> plan_of(const runtime::App& app, const lm::LmConfig& c, co
   o.pipeline = pipeline;
   o.seed = 3;
   o.costs = costs;
-  return compile(lm::build_model(c, app.ops(), corpus(), lm::Sampler(prompt).prompt_tokens()), o);
+  return compile(lm::build_model(c, app.ops(), corpus(), lm::Sampler(prompt).prompt()), o);
 }
 
 /// `on`: where places compute; null: on the host.
@@ -96,9 +96,6 @@ inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, c
     double sum = 0;
     for (const auto& r : reports) sum += r.values[0];
     out.eval.push_back(sum);
-  };
-  s.feed = [&](const std::string& name, std::int64_t, std::int32_t m, const Report* last) {
-    return sampler.feed(name, m, last);
   };
   SimClusterOptions cluster;
   cluster.seed = seed;

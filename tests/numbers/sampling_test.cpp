@@ -23,7 +23,7 @@ lm::LmConfig sampling_config(bool tied, std::int64_t tokens) {
 class Reference {
  public:
   Reference(const runtime::App& app, const lm::LmConfig& c)
-      : app_(app), c_(c), g_(lm::build_model(c, app.ops(), corpus(), 1)), run_(g_, app) {
+      : app_(app), c_(c), g_(lm::build_model(c, app.ops(), corpus(), {0})), run_(g_, app) {
     REQUIRE_MESSAGE(g_.status().ok(), g_.status().message());
     SerialParallel serial;
     for (const Node& n : g_.nodes())
@@ -57,7 +57,10 @@ class Reference {
   /// Logits of one position, by the sampling program.
   std::vector<float> cached(std::int32_t token, std::int32_t position) {
     for (const Node& n : g_.nodes())
-      if (n.kind == Node::Kind::feed) *run_.data<std::int32_t>(n.out[0]) = n.op == "position" ? position : token;
+      if (n.op == "lm.text") {
+        *run_.data<std::int32_t>(n.out[0]) = token;
+        *run_.data<std::int32_t>(n.out[1]) = position;
+      }
     run_.run_ops(2);
     const float* row = run_.data<float>(node("sample", "lm.sampler").in[0]);
     return {row, row + c_.model.vocab};
@@ -70,11 +73,13 @@ class Reference {
     actors::UserCall call;
     call.in = {{reinterpret_cast<std::byte*>(logits.data()), DType::f32, shape, shape, Extent::whole(shape)}};
     call.microbatch = number;
-    std::int32_t token = -1;
+    std::int32_t token = -1, next = -1;
+    call.out = {{reinterpret_cast<std::byte*>(&next), DType::i32, {1, 1}, {1, 1}, Extent::whole({1, 1})}};
     call.report = [&](const std::string&, const std::vector<double>& values) {
       token = static_cast<std::int32_t>(values.at(0));
     };
     REQUIRE(actor->act(call).ok());
+    CHECK(next == token);
     return token;
   }
 
@@ -105,12 +110,9 @@ Expected<std::string> sample(const runtime::App& app, const lm::LmConfig& c, con
   CompileOptions o;
   o.stages = stage_meshes(m.dp, lm::model_axes({m.dp, static_cast<std::int64_t>(m.dp.size()), m.tp}, c));
   o.seed = seed;
-  TROUPE_ASSIGN(const Plan plan, compile(lm::build_sampler(c, app.ops(), sampler.prompt_tokens()), o));
+  TROUPE_ASSIGN(const Plan plan, compile(lm::build_sampler(c, app.ops(), sampler.prompt()), o));
   TROUPE_TRY(verify(plan));
   SessionOptions s;
-  s.feed = [&](const std::string& name, std::int64_t, std::int32_t microbatch, const Report* last) {
-    return sampler.feed(name, microbatch, last);
-  };
   s.on_closed = [&](const std::string& program, std::int64_t, const std::vector<Report>& reports) {
     CHECK(program == "sample");
     sampler.finish(reports);

@@ -72,7 +72,7 @@ inline Expected<SavingJob> compile_saving(const runtime::App& app, const lm::LmC
   o.pipeline = t.pipeline;
   o.seed = 3;
   o.snapshots = 2;
-  TROUPE_ASSIGN(job.plan, compile(lm::build_model(job.config, app.ops(), corpus(), 0), o));
+  TROUPE_ASSIGN(job.plan, compile(lm::build_model(job.config, app.ops(), corpus()), o));
   TROUPE_TRY(verify(job.plan));
   return job;
 }

@@ -89,7 +89,7 @@ TEST_CASE(
     REQUIRE_MESSAGE(c.ok(), c.status().message());
     CompileOptions o;
     o.stages = stage_meshes({1}, tp);
-    const auto plan = compile(lm::build_model(*c, app.ops(), "corpus", 0), o);
+    const auto plan = compile(lm::build_model(*c, app.ops(), "corpus"), o);
     REQUIRE_MESSAGE(plan.ok(), plan.status().message());
     const std::map<std::string, Sbp> layouts = {
         {"q_proj", Sbp::S(0)},    {"k_proj", Sbp::S(0)},  {"v_proj", Sbp::S(0)},   {"o_proj", Sbp::S(1)},

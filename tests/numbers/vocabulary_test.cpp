@@ -40,7 +40,7 @@ TEST_CASE("a vocabulary that the stages divide leaves each an equal part of it, 
     c->mesh.shared_vocabulary = shared;
     CompileOptions o;
     o.stages = stage_meshes({1, 1, 1, 1});
-    const auto plan = compile(lm::build_model(*c, app.ops(), "corpus", 0), o);
+    const auto plan = compile(lm::build_model(*c, app.ops(), "corpus"), o);
     REQUIRE_MESSAGE(plan.ok(), plan.status().message());
     REQUIRE(verify(*plan).ok());
     GameOptions options;

@@ -13,7 +13,7 @@ Plan plan_of(const runtime::App& app, const lm::LmConfig& c, std::int64_t dp, st
   CompileOptions o;
   o.stages = stage_meshes({dp});
   o.zero = zero;
-  auto p = compile(lm::build_model(c, app.ops(), corpus(), 0), o);
+  auto p = compile(lm::build_model(c, app.ops(), corpus()), o);
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   return *std::move(p);
 }

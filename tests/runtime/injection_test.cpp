@@ -146,7 +146,7 @@ TEST_CASE("an act is stuck that runs without progress for eight beats, and eight
     return seen;
   };
   CHECK_FALSE(looks(0, 1).busy);
-  const auto first = watch.begin("fwd", true);
+  const auto first = watch.begin("fwd", ActWatch::Judged::yes);
   CHECK(looks(0, 1).busy);
   CHECK(looks(0, 6).stuck.empty());
   CHECK(looks(0, 1, false).stuck.empty());  // before a whole step was seen
@@ -156,7 +156,7 @@ TEST_CASE("an act is stuck that runs without progress for eight beats, and eight
   CHECK(looks(1, 1).stuck.empty());  // progress: it took ten beats
   watch.end(first);
   CHECK_FALSE(looks(1, 100).busy);  // nothing runs: nothing is stuck
-  watch.begin("slow", true);
+  watch.begin("slow", ActWatch::Judged::yes);
   CHECK(looks(1, 79).stuck.empty());
   CHECK(looks(1, 2).stuck == "slow");
   SUBCASE("a process that was stopped has lost no time") {
@@ -167,20 +167,25 @@ TEST_CASE("an act is stuck that runs without progress for eight beats, and eight
   SUBCASE("what is known outlives the acts of a generation") {
     watch.clear();
     CHECK_FALSE(looks(0, 1).busy);
-    watch.begin("again", true);
+    watch.begin("again", ActWatch::Judged::yes);
     CHECK(looks(0, 79).stuck.empty());
     CHECK(looks(0, 2).stuck == "again");
   }
 }
 
-TEST_CASE("an act that waits for a disk may take as long as it likes") {
+TEST_CASE("an act that waits for a disk, or for the outside, may take as long as it likes") {
   constexpr std::int64_t beat = 10'000'000;
-  ActWatch watch;
-  watch.begin("write", false);
-  ActWatch::Seen seen;
-  for (int i = 0; i < 1000; ++i) seen = watch.look(0, i * beat, beat, true);
-  CHECK(seen.busy);
-  CHECK(seen.stuck.empty());
+  for (const bool outside : {false, true}) {
+    ActWatch watch;
+    const auto act = watch.begin("write", outside ? ActWatch::Judged::waits : ActWatch::Judged::no);
+    ActWatch::Seen seen;
+    for (int i = 0; i < 1000; ++i) seen = watch.look(0, i * beat, beat, true);
+    CHECK(seen.busy);
+    CHECK(seen.waits == outside);
+    CHECK(seen.stuck.empty());
+    watch.end(act);
+    CHECK_FALSE(watch.look(0, 1000 * beat, beat, true).waits);
+  }
 }
 
 TEST_CASE("a drill that crashes its process does so in a thread that blocks signals too, as a fault does") {

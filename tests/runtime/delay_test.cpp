@@ -1,0 +1,360 @@
+// Values that a later microbatch reads (Graph::delay), against a recurrence in plain C++.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <type_traits>
+
+#include "runtime/plan/plan_io.h"
+#include "runtime/verify/verify.h"
+#include "tests/runtime/planted.h"
+
+using namespace mlp;
+using namespace planted;
+
+namespace {
+
+/// Small whole numbers that name step, microbatch and element.
+float number(std::int64_t step, std::int64_t microbatch, std::int64_t i) {
+  return static_cast<float>((step * 5 + microbatch * 3 + i) % 11 - 4);
+}
+
+class Numbers final : public actors::UserActor {
+ public:
+  Status act(actors::UserCall& call) override {
+    const kernels::View& out = call.out[0];
+    for (std::int64_t i = 0; i < out.size(); ++i) out.as<float>()[i] = number(call.step, call.microbatch, i);
+    return {};
+  }
+};
+
+/// One in the first microbatch, zero later.
+class Impulse final : public actors::UserActor {
+ public:
+  Status act(actors::UserCall& call) override {
+    call.out[0].as<float>()[0] = call.microbatch == 0 ? 1.0f : 0.0f;
+    return {};
+  }
+};
+
+/// Reports the bytes that it is given, and adds to each.
+class Count final : public actors::UserActor {
+ public:
+  Status act(actors::UserCall& call) override {
+    const std::int64_t bytes = call.in[0].bytes();
+    std::memcpy(call.out[0].data, call.in[0].data, static_cast<std::size_t>(bytes));
+    for (std::int64_t i = 0; i < bytes; ++i)
+      call.out[0].data[i] = static_cast<std::byte>(std::to_integer<int>(call.out[0].data[i]) + 1 + i % 3);
+    call.report_bytes("seen", {call.in[0].data, static_cast<std::size_t>(bytes)});
+    return {};
+  }
+};
+
+actors::UserActorSet kinds() {
+  auto set = actor_set();
+  const auto add = [&set]<class Actor>(const std::string& name, std::type_identity<Actor>) {
+    set[name] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+      return std::unique_ptr<actors::UserActor>(std::make_unique<Actor>());
+    };
+  };
+  add("numbers", std::type_identity<Numbers>());
+  add("impulse", std::type_identity<Impulse>());
+  add("count", std::type_identity<Count>());
+  return set;
+}
+
+constexpr std::int64_t of_a_run = 7;
+const Shape row = {1, 12};
+
+/// y(m) = x(m) + y(m - lag) / 2, which is reported; made in unit "out", and read in unit "in". `divided`: y lies in
+/// parts along tp.
+void add_recurrence(Graph& g, std::int64_t lag, bool divided) {
+  g.program("recur", {.microbatches = of_a_run, .samples = 1, .stateful = true});
+  g.unit("in");
+  const Value before = g.delay("y", {DType::f32, row}, lag);
+  const Value x = g.actor("numbers", "x", {}, {{"x", {DType::f32, row}}})[0];
+  Value y = g.op("weighted_sum", {x, before}, {{"b", 0.5}})[0];
+  g.unit("out");
+  y = g.op("relu", {g.op("add", {y, y})[0]})[0];
+  y = g.op("weighted_sum", {y, y}, {{"a", 0.25}, {"b", 0.25}}, "halved")[0];
+  if (divided) g.require(y, {Sbp::S(1), Sbp::S(0)});
+  g.report("y", y);
+  g.feed_back(before, y);
+}
+
+/// What is reported in a run of step `step`.
+std::vector<std::vector<double>> recurrence(std::int64_t step, std::int64_t lag) {
+  std::vector<std::vector<double>> out;
+  for (std::int64_t m = 0; m < of_a_run; ++m) {
+    std::vector<double> y;
+    for (std::int64_t i = 0; i < elements(row); ++i) {
+      const double before = m < lag ? 0 : out[static_cast<std::size_t>(m - lag)][static_cast<std::size_t>(i)];
+      y.push_back(std::max(0.0, number(step, m, i) + before / 2));
+    }
+    out.push_back(y);
+  }
+  return out;
+}
+
+using Reports = std::map<std::int64_t, std::vector<Report>>;  // by step
+
+Expected<Reports> run(const Plan& plan, const kernels::OpSet& ops, std::uint64_t seed, std::int64_t steps,
+                      const std::string& program) {
+  TROUPE_TRY(verify(plan));
+  Reports out;
+  SessionOptions session;
+  session.steps = steps;
+  session.loss_divisor = 8;
+  session.readers = [&](std::int64_t) {
+    return plan.trains() ? std::vector<std::string>{program} : std::vector<std::string>{};
+  };
+  session.on_closed = [&](const std::string&, std::int64_t step, const std::vector<Report>& reports) {
+    out[step] = reports;
+  };
+  SimClusterOptions cluster;
+  cluster.seed = seed;
+  TROUPE_TRY(run_simulated(plan, ops, kinds(), session, cluster).status());
+  return out;
+}
+
+void check_recurrence(const Expected<Reports>& got, std::int64_t lag, std::size_t runs) {
+  REQUIRE_MESSAGE(got.ok(), got.status().message());
+  CHECK(got->size() == runs);
+  for (const auto& [step, reports] : *got) {
+    const auto expected = recurrence(step, lag);
+    std::vector<std::vector<double>> values(expected.size());
+    for (const Report& r : reports)
+      if (r.name == "y") values.at(static_cast<std::size_t>(r.microbatch)) = r.values;
+    CHECK(values == expected);
+  }
+}
+
+struct Where {
+  std::vector<std::int64_t> dp;
+  std::int64_t tp = 1;
+};
+const std::vector<Where> places = {{{1}}, {{1, 1}}, {{3}}, {{2, 1}}, {{1, 2}}, {{1}, 2}, {{1, 1}, 3}, {{2, 2}, 2}};
+
+std::string text(const Where& w) { return planted::text(w.dp) + ", tp " + std::to_string(w.tp); }
+
+}  // namespace
+
+TEST_CASE(
+    "each microbatch reads what the one `lag` before it has made, zeros at first, on any mesh and in any timing") {
+  const auto ops = kernels::standard_ops();
+  for (const Where& w : places)
+    for (const std::int64_t lag : {1, 2, 6, 7, 100}) {
+      CAPTURE(text(w));
+      CAPTURE(lag);
+      Graph g(ops);
+      add_recurrence(g, lag, w.tp > 1);
+      const auto plan = compile_over(g, w.dp, w.tp);
+      REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+      for (const std::uint64_t seed : {0, 1, 2}) check_recurrence(run(*plan, ops, seed, 3, "recur"), lag, 3);
+    }
+}
+
+TEST_CASE("beside training each run of a program with a delay begins with zeros, whatever the run before has left") {
+  const auto ops = kernels::standard_ops();
+  for (const Where& w : places)
+    for (const std::int32_t zero : {0, 3}) {
+      CAPTURE(text(w));
+      Graph g(ops);
+      g.program("train", {4, 2});
+      g.unit("in");
+      const auto data = [&](const std::string& name) {
+        return g.actor("data", name, {}, {{name, {DType::f32, {2, 6}}}}, {{"stream", name}})[0];
+      };
+      const Value x = g.op("linear", {data("x"), g.param("w", {6, 6}, Init::normal(0.3f))})[0];
+      g.unit("out");
+      g.minimize(g.op("mse_loss", {x, data("t")}, {{"scale", 1.0 / 8}})[0], {});
+      add_recurrence(g, 2, w.tp > 1);
+      const auto plan = compile_over(g, w.dp, w.tp, zero);
+      REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+      for (const std::uint64_t seed : {0, 5}) check_recurrence(run(*plan, ops, seed, 4, "recur"), 2, 5);
+    }
+}
+
+TEST_CASE("a delay of a delay reads two microbatches back: Fibonacci's numbers") {
+  const auto ops = kernels::standard_ops();
+  for (const Where& w : places) {
+    CAPTURE(text(w));
+    Graph g(ops);
+    g.program("fibonacci", {.microbatches = 30, .samples = 1, .stateful = true});
+    const kernels::TensorType one{DType::f32, {1}};
+    g.unit("in");
+    const Value last = g.delay("last", one), before = g.delay("before", one);
+    const Value first = g.actor("impulse", "first", {}, {{"one", one}})[0];
+    g.unit("out");
+    const Value sum = g.op("add", {g.op("add", {last, before})[0], first})[0];
+    g.feed_back(before, last);
+    g.feed_back(last, sum);
+    g.report("sum", sum);
+    const auto plan = compile_over(g, w.dp, w.tp);
+    REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+    const auto got = run(*plan, ops, 3, 1, "fibonacci");
+    REQUIRE_MESSAGE(got.ok(), got.status().message());
+    std::vector<double> numbers(30);
+    for (const Report& r : got->at(0)) numbers.at(static_cast<std::size_t>(r.microbatch)) = r.values.at(0);
+    std::vector<double> expected = {1, 1};
+    while (expected.size() < 30) expected.push_back(expected[expected.size() - 1] + expected[expected.size() - 2]);
+    CHECK(numbers == expected);
+  }
+}
+
+TEST_CASE("a delay passes on any type, bit for bit, whatever its size, one element and none included") {
+  const auto ops = kernels::standard_ops();
+  for (const DType dtype : {DType::u8, DType::bf16, DType::i32, DType::f32, DType::i64, DType::f64})
+    for (const Shape& shape : {Shape{1, 3}, Shape{1}, Shape{1, 0}, Shape{1, 70, 31}})
+      for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {1, 2}}) {
+        CAPTURE(to_string(dtype));
+        CAPTURE(to_string(shape));
+        Graph g(ops);
+        g.program("count", {.microbatches = 5, .samples = 1, .stateful = true});
+        g.unit("in");
+        const Value before = g.delay("bytes", {dtype, shape});
+        g.unit("out");
+        g.feed_back(before, g.actor("count", "count", {before}, {{"next", {dtype, shape}}})[0]);
+        const auto plan = compile_over(g, dp);
+        REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+        const auto got = run(*plan, ops, 4, 2, "count");
+        REQUIRE_MESSAGE(got.ok(), got.status().message());
+        const std::int64_t bytes = elements(shape) * size_of(dtype);
+        for (const auto& [step, reports] : *got) {
+          std::int32_t seen = 0;
+          for (const Report& r : reports) {
+            std::vector<std::byte> expected;
+            for (std::int64_t i = 0; i < bytes; ++i)
+              expected.push_back(static_cast<std::byte>(r.microbatch * (1 + i % 3)));
+            CHECK(r.bytes == expected);
+            ++seen;
+          }
+          CHECK(seen == 5);
+        }
+      }
+}
+
+TEST_CASE(
+    "the session sends nothing to a program with a delay between its Go and its end, and hears each report live") {
+  const auto ops = kernels::standard_ops();
+  Graph g(ops);
+  add_recurrence(g, 1, false);
+  const auto plan = compile_over(g, {1, 1});
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  for (const auto& role : plan->roles)
+    for (const auto& c : role.channels) CHECK(c.kind != PlanChannel::Kind::feed);
+  std::vector<std::string> heard;
+  SessionOptions session;
+  session.steps = 1;
+  session.on_report = [&](const std::string& program, const Report& r) {
+    heard.push_back(program + "." + r.name + std::to_string(r.microbatch));
+  };
+  session.on_closed = [&](const std::string&, std::int64_t, const std::vector<Report>&) { heard.push_back("end"); };
+  REQUIRE(run_simulated(*plan, ops, kinds(), session, {}).status().ok());
+  CHECK(heard == std::vector<std::string>{"recur.y0", "recur.y1", "recur.y2", "recur.y3", "recur.y4", "recur.y5",
+                                          "recur.y6", "end"});
+}
+
+TEST_CASE("a plan with a delay is the same when it has been written and read") {
+  Graph g(ops());
+  add_recurrence(g, 3, false);
+  const auto plan = compile_over(g, {1, 1});
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  const auto read = read_plan(write_plan(*plan));
+  REQUIRE_MESSAGE(read.ok(), read.status().message());
+  CHECK(read->roles == plan->roles);
+}
+
+TEST_CASE("a delay is refused by name where no place could keep it, or what it is given is none of its kind") {
+  const auto refused = [](const std::function<void(Graph&)>& build) {
+    Graph g(ops());
+    g.program("play", {.microbatches = 4, .samples = 1, .stateful = true});
+    build(g);
+    if (!g.status().ok()) return g.status().message();
+    return compile_over(g, {1}).status().message();
+  };
+  const kernels::TensorType type{DType::f32, {1, 4}};
+  const auto has = [&](const std::function<void(Graph&)>& build, const std::string& text) {
+    const std::string message = refused(build);
+    CHECK_MESSAGE(message.find(text) != std::string::npos, "'" << text << "' is not in: " << message);
+  };
+  const auto closed = [&](Graph& g, Value d) { g.feed_back(d, g.op("relu", {d})[0]); };
+  has([&](Graph& g) { g.program("train", {4, 1}), g.delay("state", type); }, "delay 'state' in program 'train', which");
+  has([&](Graph& g) { g.program("train", {4, 1}), g.delay("state", type); }, "no gradient passes through a delay");
+  has([&](Graph& g) { g.delay("state", type, 0); }, "delay 'state' has a lag of 0 microbatches: possible are 1 to");
+  has([&](Graph& g) { g.delay("state", type, microbatches_max + 1); }, "has a lag of 1048577 microbatches");
+  has([&](Graph& g) { g.delay("state", {DType::f32, {1, -4}}); }, "delay 'state' has the shape [1, -4]");
+  has([&](Graph& g) { g.delay("state", type), g.delay("state", type); }, "delay 'state' is already in program 'play'");
+  has([&](Graph& g) { g.report("y", g.op("relu", {g.delay("state", type)})[0]); },
+      "delay 'state' of program 'play' has no value to give: say feed_back");
+  has(
+      [&](Graph& g) {
+        const Value d = g.delay("state", type);
+        closed(g, d), closed(g, d);
+      },
+      "feed_back() to delay 'state' is the second");
+  has(
+      [&](Graph& g) {
+        g.feed_back(g.delay("state", type), g.param("w", {1, 4}, Init::constant(0)));
+      },
+      "feed_back() to delay 'state': 'w' is a parameter");
+  has(
+      [&](Graph& g) {
+        const Value d = g.delay("state", type), x = g.op("relu", {d})[0];
+        g.feed_back(x, d);
+      },
+      "which is no delay: pass what delay() has returned");
+  has([&](Graph& g) { g.feed_back(g.delay("state", type), 77); }, "feed_back() reads value 77, which is none");
+  has(
+      [&](Graph& g) {
+        g.feed_back(g.delay("state", {DType::f32, {1, 5}}), g.op("relu", {g.delay("x", type)})[0]);
+      },
+      "feed_back() to delay 'state': 'relu' is f32 [1, 4], and the delay was declared as f32 [1, 5]");
+  has(
+      [&](Graph& g) {
+        const Value x = g.op("relu", {g.delay("x", type)})[0];
+        g.program("other", {.microbatches = 4, .samples = 1, .stateful = true});
+        g.feed_back(g.delay("state", type), x);
+      },
+      "feed_back() to delay 'state' of program 'other' reads 'relu' of program 'play'");
+  has([&](Graph& g) { g.hint(g.delay("state", type), {Sbp::B(), Sbp::B()}); }, "a delay is whole at every place");
+  has([&](Graph& g) { g.shared_unit("shared"), g.delay("state", type); },
+      "delay 'state' is in the shared unit 'shared'");
+}
+
+TEST_CASE("a delay that is wrong in a plan is refused by the channel's name") {
+  Graph g(ops());
+  add_recurrence(g, 2, false);
+  const auto good = compile_over(g, {1, 1});
+  REQUIRE_MESSAGE(good.ok(), good.status().message());
+  const auto of_kind = [](Plan& p, PlanChannel::Kind kind) -> PlanChannel& {
+    for (auto& role : p.roles)
+      for (auto& c : role.channels)
+        if (c.kind == kind) return c;
+    FAIL("no channel is of this kind");
+    return p.roles[0].channels[0];
+  };
+  const auto planted = [&](const std::function<void(Plan&, PlanChannel&)>& fault, const std::string& message) {
+    Plan p = *good;
+    fault(p, of_kind(p, PlanChannel::Kind::delayed));
+    check_refused(p, {message});
+  };
+  planted([](Plan&, PlanChannel& c) { c.lag = 0; }, "has a lag of 0 microbatches and 3 slots");
+  planted([](Plan&, PlanChannel& c) { c.lag = -1; }, "has a lag of -1 microbatches");
+  planted([](Plan&, PlanChannel& c) { c.slots = 2; }, "and 2 slots: expected a lag of 1 to");
+  planted([](Plan& p, PlanChannel&) { p.programs[0].spec.stateful = false; }, "which is not stateful");
+  planted([](Plan&, PlanChannel& c) { c.initial = true; }, "holds a token before the first act");
+  planted([&](Plan& p, PlanChannel&) { of_kind(p, PlanChannel::Kind::activation).lag = 1; }, "is no delay");
+  planted([](Plan&, PlanChannel& c) { c.kind = PlanChannel::Kind::activation; },
+          "has a lag of 2 microbatches and is no");
+  planted(
+      [](Plan& p, PlanChannel&) {
+        for (auto& role : p.roles)
+          for (auto& a : role.actors)
+            for (auto& op : a.ops)
+              if (op.op == "delay") op.op = "relu";
+      },
+      "late, and is not 'delay'");
+}
