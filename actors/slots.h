@@ -45,12 +45,12 @@ struct OutSpec {
   std::int32_t slots = 1;
   std::int32_t every = 1;    ///< acts that fill one slot (an accumulator publishes once after `every`)
   std::vector<Phase> cycle;  ///< act n has phase cycle[n mod size]; empty: `every` says it
-  /// Of each `run` acts the last `unread` fill a slot for no reader: what comes after them would read it. 0: none.
-  std::int32_t run = 0, unread = 0;
+  /// Of each `acts_per_step` acts the last `unread` fill a slot for no reader: the step has no act that would read it.
+  std::int32_t acts_per_step = 0, unread = 0;
   Phase phase(std::uint64_t act) const;
   bool is_read(std::uint64_t act) const {
-    return run == 0 ||
-           act % static_cast<std::uint64_t>(run) + static_cast<std::uint64_t>(unread) < static_cast<std::uint64_t>(run);
+    const auto step = static_cast<std::uint64_t>(acts_per_step);
+    return unread == 0 || act % step + static_cast<std::uint64_t>(unread) < step;
   }
   /// True where a slot is filled by acts of several microbatches.
   bool accumulates() const { return every > 1 || !cycle.empty(); }

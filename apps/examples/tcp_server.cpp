@@ -13,29 +13,27 @@
 using namespace troupe;
 using namespace troupe::runtime;
 constexpr std::int64_t rows = 8, width = 4;
-
 struct Requests final : actors::UserActor {  // of each row the numbers and the client's descriptor; -1: no row
-  explicit Requests(const actors::UserActorInfo& info) : port(static_cast<std::uint16_t>(info.attrs.integer("port"))) {
-    const sockaddr_in address{AF_INET, htons(port), {htonl(INADDR_LOOPBACK)}, {}};
-    const int reuse = 1;
-    ::setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse);
-    if (::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-        ::listen(listener, 64) != 0)
+  explicit Requests(const actors::UserActorInfo& info) {
+    const std::int64_t port = info.attrs.integer("port"), yes = 1;
+    const sockaddr_in address{AF_INET, htons(static_cast<std::uint16_t>(port)), {htonl(INADDR_LOOPBACK)}, {}};
+    ::setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) + ::listen(listener, 64) != 0)
       throw std::runtime_error("cannot listen on port " + std::to_string(port));
   }
   Status act(actors::UserCall& call) override {
     for (const int fd : std::exchange(left_before, std::exchange(left, {}))) ::close(fd);  // two acts ago: answered
     std::int64_t filled = 0;
     for (std::int64_t row = 0; row < rows; ++row) call.out[1].as<std::int32_t>()[row] = -1;
-    while (!ended && filled < rows && !call.par->stopping()) {
+    while (!ended && !call.par->stopping()) {
       for (auto& [fd, text] : clients)
         for (std::size_t end; filled < rows && (end = text.find('\n')) != text.npos; text.erase(0, end + 1)) {
           float* x = call.out[0].as<float>() + filled * width;
           ended |= text.compare(0, end, "end") == 0;
-          if (std::sscanf(text.c_str(), "%f %f %f %f", x, x + 1, x + 2, x + 3) == width)
+          if (std::sscanf(text.substr(0, end).c_str(), "%f %f %f %f", x, x + 1, x + 2, x + 3) == width)
             call.out[1].as<std::int32_t>()[filled++] = fd;
         }
-      if (!listen_once(filled > 0 ? 1 : 100) && filled > 0) break;
+      if (filled == rows || (!listen_once(filled > 0 ? 1 : 100) && filled > 0)) break;
     }
     if (ended) call.finish();
     return {};
@@ -52,7 +50,6 @@ struct Requests final : actors::UserActor {  // of each row the numbers and the 
       else if (all[i].revents != 0) clients.erase(all[i].fd), left.push_back(all[i].fd);
     return true;
   }
-  const std::uint16_t port;
   const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
   std::map<int, std::string> clients;
   std::vector<int> left, left_before;
@@ -60,13 +57,13 @@ struct Requests final : actors::UserActor {  // of each row the numbers and the 
 };
 struct Answers final : actors::UserActor {
   Status act(actors::UserCall& call) override {
-    for (std::int64_t row = 0; row < rows; ++row)
-      if (const int fd = call.in[1].as<std::int32_t>()[row]; fd >= 0)
-        ::dprintf(fd, "%g\n", call.in[0].as<float>()[row]);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::string line = std::to_string(call.in[0].as<float>()[row]) + "\n";
+      ::send(call.in[1].as<std::int32_t>()[row], line.data(), line.size(), MSG_NOSIGNAL);  // to -1: to none
+    }
     return {};
   }
 };
-
 int main(int argc, char** argv) {
   App app;
   app.actor<Requests>("requests", actors::ActsBy::history);
@@ -74,11 +71,10 @@ int main(int argc, char** argv) {
   app.serve_if_worker(argc, argv);
   Graph g(app.ops());
   g.program("serve", {.microbatches = 1, .samples = rows});
-  const std::int64_t port = argc > 1 ? std::atoll(argv[1]) : 7070, yes = 1;
   const auto in = g.actor("requests", "requests", {},
-                          {{"x", {DType::f32, {rows, width}}}, {"client", {DType::i32, {rows}}}},
-                          {{"port", port}, {"finishes", yes}, {"waits", yes}});
-  const Value y = g.op("linear", {in[0], g.param("w", {1, width}, Init::constant(1.0f / width))})[0];
-  g.actor("answers", "answers", {y, in[1]}, {});
+                          {{"x", {DType::f32, {rows, width}}}, {"who", {DType::i32, {rows}}}},
+                          {{"port", argc > 1 ? std::atol(argv[1]) : 7070}, {"finishes", 1}, {"waits", 1}});
+  const Value w = g.param("w", {1, width}, Init::constant(1.0f / width));
+  g.actor("answers", "answers", {g.op("linear", {in[0], w})[0], in[1]}, {});
   return app.run_main(compile(g, {.stages = stage_meshes({1})}), {.session = {.steps = 1'000'000'000}});
 }

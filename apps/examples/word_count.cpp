@@ -19,8 +19,7 @@ struct Reader final : actors::UserActor {  // gives the words that begin in a pa
   Status act(actors::UserCall& call) override {
     const std::int64_t begin = (call.step * parts + call.microbatch) * part, before = begin > 0 ? 1 : 0;
     std::string text(part + longest, '\0');
-    file.clear();
-    file.seekg(begin - before);
+    file.clear(), file.seekg(begin - before);
     file.read(text.data(), part + longest);
     text.resize(static_cast<std::size_t>(file.gcount()));
     const bool ended = std::ssize(text) <= before;
@@ -63,17 +62,16 @@ int main(int argc, char** argv) {
   Graph g(app.ops());
   g.program("count", {.microbatches = parts});
   const Value text = g.actor("reader", "reader", {}, {{"text", {DType::u8, {1, row}}, {}}},
-                             {{"path", path}, {"finishes", std::int64_t{1}}})[0];
+                             {{"path", path}, {"finishes", 1}})[0];
   g.actor("counter", "counter", {text}, {});
   const auto plan = compile(g, {.stages = stage_meshes({argc > 2 ? std::atoll(argv[2]) : 1})});
   JobOptions job{.session = {.steps = 1'000'000'000}};
   std::map<std::string, std::int64_t> counts;
   job.session.on_closed = [&](const std::string&, std::int64_t, const std::vector<Report>& reports) {
-    for (const Report& r : reports) {
-      std::istringstream lines{std::string(r.text())};
-      std::string word;
-      for (std::int64_t n; lines >> word >> n;) counts[word] += n;
-    }
+    std::string word, all;
+    for (const Report& r : reports) all += r.text();
+    std::istringstream lines(all);
+    for (std::int64_t n; lines >> word >> n;) counts[word] += n;
   };
   if (!plan.ok()) return app.run_main(plan, job);
   const auto end = argc > 3 ? app.simulate(*plan, job, std::strtoull(argv[3], nullptr, 10)).job : app.run(*plan, job);

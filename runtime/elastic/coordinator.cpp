@@ -45,6 +45,7 @@ void Coordinator::begin_session(std::int64_t version, std::optional<SumState> su
   SessionOptions s = told_.options();
   s.first_step = begins_with_ = version;
   s.sums = std::move(sums);
+  s.steps = options_.session.steps;  // fewer than the application has asked for, where actors have ended the run
   if (pause_.begun()) s.steps = pause_.version();
   s.on_voted = [this, told = std::move(s.on_voted)](std::int64_t step) {
     told(step);
@@ -368,7 +369,8 @@ void Coordinator::decide(PlaceId from, const FromWorker& message, std::int64_t n
   if (const auto end = session_->ended_by_actors(); end && *end < options_.session.steps) {
     log_debug(fmt::format("the actors that end the run have nothing left: it ends with step {}", *end));
     options_.session.steps = *end;
-    if (checkpoints_) checkpoints_->end_with(*end);
+    if (pause_.begun() && pause_.version() >= *end) pause_.ends_with_the_last_step();
+    else if (checkpoints_ && !pause_.begun()) checkpoints_->end_with(*end);
   }
   if (const auto* closed = std::get_if<Closed>(&message); s.ok() && closed && closed->program == plan_->step_program())
     take_busy(rank_of(from), closed->busy_ns, now_ns);

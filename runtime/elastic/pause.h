@@ -43,6 +43,8 @@ class Pause {
     version_ = version;
     status_ = Status(Code::interrupted, fmt::format("{} after step {} of {}", why_, version, steps));
   }
+  /// The version after which it ends is the last one: actors have ended the run (UserCall::finish). REQUIRES: begun.
+  void ends_with_the_last_step() { status_ = {}; }
   /// After which it ends. REQUIRES: asked.
   std::int64_t version() const { return version_; }
   /// The error of a job whose last version cannot be saved, because of `s`.

@@ -70,6 +70,11 @@ Status Coordinator::may_change() const {
   if (over_ || !begun_ || diverged_ || session_->finished() || pause_.asked())
     return Status(Code::unavailable, begun_ ? "the job is about to end" : "the job has not begun");
   if (change_ || planned_) return Status(Code::unavailable, "the job is about to change its shape");
+  for (const PlanRole& role : plan_->roles)
+    for (const PlanActor& a : role.actors)
+      if (a.waits())
+        return invalid("actor '" + a.name +
+                       "' waits for the outside, and a change waits for its act: it keeps its shape");
   if (session_->earliest_end() >= options_.session.steps)
     return Status(Code::unavailable, "the job ends with the steps that have begun");
   return {};

@@ -376,6 +376,14 @@ SimOutcome App::simulate(const Plan& plan, JobOptions options, std::uint64_t see
   SimOutcome out;
   out.job.exit_code = exit_plan;
   if (out.job.status = options.checked ? Status{} : check_job(plan, options); !out.job.status.ok()) return out;
+  for (const PlanRole& role : plan.roles)
+    for (const PlanActor& a : role.actors)
+      if (a.waits()) {
+        out.job.status = invalid("actor '" + a.name +
+                                 "' waits for the outside, which a simulation, in one thread, does not "
+                                 "reach: simulate a graph whose actor is given what it waits for");
+        return out;
+      }
   if (out.job.status = take_checkpoints(plan, options, out.job.exit_code); !out.job.status.ok()) return out;
   FileStorage storage;
   const SimLoop no_time;  // commits take none

@@ -83,16 +83,18 @@ void Heartbeat::watch_links(std::shared_ptr<comm::LinkWatch> links) {
   links_ = std::move(links);
 }
 
-void Heartbeat::begin() {
+void Heartbeat::begin(std::int64_t version) {
   {
     std::lock_guard lock(mutex_);
+    version_ = version;
     awaits_first_act_ = true;
   }
   changed_.notify_one();
 }
 
-void Heartbeat::committed() {
+void Heartbeat::committed(std::int64_t version) {
   std::lock_guard lock(mutex_);
+  version_ = version;
   ++commits_;
 }
 
@@ -114,7 +116,9 @@ void Heartbeat::beat() {
     if (grown && !changed) awaits_first_act_ = false;
     told_ns = now_ns;
     const auto seen = watch_->look(told.acts, now_ns, beat_ns, commits_ >= 2);
-    if (seen.waits && progress_) ++*progress_;  // told with the next beat
+    // All steps before that of the act are over: nothing else of the job has anything to do.
+    if (seen.waits_in_step == version_) ++waits_;
+    told.acts += waits_;
     told.busy = seen.busy;
     told.stuck = seen.stuck;
     told.stuck_ms = seen.stuck_ns / 1'000'000;

@@ -55,10 +55,10 @@ class Heartbeat {
   void watch_links(std::shared_ptr<comm::LinkWatch> links);
   /// Sees the acts of all workers of the process.
   const std::shared_ptr<ActWatch>& watch() const { return watch_; }
-  /// The run begins.
-  void begin();
-  /// A step is committed.
-  void committed();
+  /// The run begins with this version.
+  void begin(std::int64_t version);
+  /// A step is committed: this version is made.
+  void committed(std::int64_t version);
 
  private:
   void beat();
@@ -68,7 +68,8 @@ class Heartbeat {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool over_ = false, awaits_first_act_ = false;
-  int commits_ = 0;  // at the second one a whole step was seen, its update included
+  int commits_ = 0;                       // at the second one a whole step was seen, its update included
+  std::int64_t version_ = 0, waits_ = 0;  // waits_: beats in which the job waited for the outside here
   JobGeneration generation_;
   std::shared_ptr<std::atomic<std::int64_t>> progress_;
   std::shared_ptr<comm::LinkWatch> links_;

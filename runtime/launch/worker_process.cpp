@@ -444,9 +444,9 @@ class PlaceProcess {
         return false;
       }
       log_order(plan_, message);
-      if (std::holds_alternative<BeginRun>(message)) heartbeat_->begin(), home.close();
-      if (std::holds_alternative<CommitStep>(message)) {
-        heartbeat_->committed();
+      if (const auto* begin = std::get_if<BeginRun>(&message)) heartbeat_->begin(begin->step), home.close();
+      if (const auto* commit = std::get_if<CommitStep>(&message)) {
+        heartbeat_->committed(commit->step + 1);
         if (injector_) injector_->pass("commit");
       }
       // The window's acts are over when the step after it commits: sent here, a job that fails later has a trace.

@@ -177,9 +177,9 @@ Status Session::report(Rank from, const EarlyReport& m) {
   reports.back().place = from;
   reports.back().program = m.program;
   // Several places may run the microbatch and report; which report comes first depends on timing.
-  if (plan_.leads(from) && options_.on_report && m.report.kind == Report::Kind::value)
-    options_.on_report(plan_.programs[m.program].name, reports.back());
-  return plan_.leads(from) ? decisions_.reported({m.program, m.report.step}, m.report) : Status{};
+  if (!plan_.leads(from) || m.report.kind != Report::Kind::value) return {};
+  if (options_.on_report) options_.on_report(plan_.programs[m.program].name, reports.back());
+  return decisions_.reported({m.program, m.report.step}, m.report);
 }
 
 Status Session::close(Rank from, const Closed& m) {
@@ -246,7 +246,7 @@ void Session::take_finished(std::vector<Closed>& places) {
       return r.kind == Report::Kind::finished;
     });
   if (!unfinished_.empty()) return;
-  ended_ = decisions_.earliest_end();
+  ended_ = std::min(options_.steps, committed() + 2);  // where it is held earlier, it goes on from there
   decisions_.end_with(*ended_);
 }
 

@@ -36,8 +36,9 @@ const char* look(const PlanChannel& c) {
     // Parameters flow back to the start of a step: their edges do not rank the nodes.
     case PlanChannel::Kind::parameter: return "color=\"#4a9a4c\", constraint=false";
     case PlanChannel::Kind::gathered: return "color=\"#4a9a4c\"";
+    case PlanChannel::Kind::delayed:
+      return "color=\"#2f6fb0\", style=dashed, constraint=false";  // leads back
     // A turn carries no data and leads back in the pass.
-    case PlanChannel::Kind::delayed: return "color=\"#2f6fb0\", style=dashed, constraint=false";
     case PlanChannel::Kind::turn: return "style=dashed, color=gray60, constraint=false";
     case PlanChannel::Kind::gradient:
     case PlanChannel::Kind::reduced:

@@ -51,9 +51,10 @@ bool has_many_microbatches(const ProgramSpec& spec) { return spec.stateful && sp
 
 /// The same plan with few microbatches of each program that keeps state: a text has one per token. The game of this
 /// plan ends exactly where the game of the whole plan ends. All microbatches of a program that keeps state run at one
-/// place of each stage, in order, and each takes the same tokens as the microbatch before: the plan is a marked graph,
-/// and one whose actors have all acted has no circuit without a token (token_game.h). A feed that waits for reports
-/// begins to wait in the middle of the few, or where it does in the whole plan if that is earlier.
+/// place of each stage, in order, and each takes the same tokens as the microbatch before (of a delay none at first:
+/// one that few microbatches do not reach only has more slots): the plan is a marked graph, and one whose actors have
+/// all acted has no circuit without a token (token_game.h). A feed that waits for reports begins to wait in the middle
+/// of the few, or where it does in the whole plan if that is earlier.
 Plan with_few_microbatches(Plan plan) {
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
     ProgramSpec& spec = plan.programs[p].spec;

@@ -78,6 +78,9 @@ class RoleCheck : private StageView {
     if (kind.ops == Ops::one && a.ops.size() != 1)
       return refuse(fmt::format("{}has {} kinds; a user-defined actor has one", name, a.ops.size()));
     if (a.exchange >= 0 && !kind.exchanges) return refuse(name + "has an exchange; exchange and update actors only do");
+    if (a.finishes() && !plan_.is_step_program(a.program))
+      return refuse(name + "ends the run, and its program '" + plan_.programs[a.program].name +
+                    "' is none of those whose steps it consists of");
     if (kind.ops == Ops::none && !a.ops.empty()) return refuse(name + "has ops and is no segment");
     if (a.op_scratch_offset < 0 || a.op_scratch_offset % tensor_alignment != 0 ||
         a.scratch_bytes < a.op_scratch_offset || a.scratch_bytes > bytes_max)

@@ -27,11 +27,11 @@ class ActWatch {
   enum class Judged : std::uint8_t {
     yes,
     no,    ///< as long as it likes (a disk's)
-    waits  ///< likewise: it waits for the outside, and no other act can go on before it does
+    waits  ///< likewise: it waits for the outside (Graph::actor)
   };
-  std::uint64_t begin(const std::string& name, Judged judged) {
+  std::uint64_t begin(const std::string& name, Judged judged, std::int64_t step = -1) {
     std::lock_guard lock(mutex_);
-    running_.emplace(next_, std::pair(name, judged));
+    running_.emplace(next_, Act{name, judged, step});
     return next_++;
   }
   void end(std::uint64_t act) {
@@ -47,8 +47,8 @@ class ActWatch {
 
   struct Seen {
     bool busy = false;
-    bool waits = false;  ///< an act waits for the outside
-    std::string stuck;   ///< the oldest judged act that runs; empty: none is stuck
+    std::int64_t waits_in_step = -1;  ///< of the oldest act that waits for the outside; -1: none does
+    std::string stuck;                ///< the oldest judged act that runs; empty: none is stuck
     std::int64_t stuck_ns = 0;
   };
   /// Looks at the place now, as it does every `beat_ns`. `progress`: WorkerEnv::progress. Of judged acts that run the
@@ -57,7 +57,7 @@ class ActWatch {
   Seen look(std::int64_t progress, std::int64_t now_ns, std::int64_t beat_ns, bool knows) {
     std::lock_guard lock(mutex_);
     const auto judged = std::find_if(running_.begin(), running_.end(),
-                                     [](const auto& r) { return r.second.second == Judged::yes; });
+                                     [](const auto& r) { return r.second.judged == Judged::yes; });
     const bool was_away = looked_ns_ < 0 || now_ns - looked_ns_ > 3 * beat_ns;
     looked_ns_ = now_ns;
     if (progress != progress_ || judged == running_.end() || was_away) {
@@ -67,19 +67,25 @@ class ActWatch {
     }
     Seen seen;
     seen.busy = !running_.empty();
-    seen.waits = std::any_of(running_.begin(), running_.end(),
-                             [](const auto& r) { return r.second.second == Judged::waits; });
+    const auto waits = std::find_if(running_.begin(), running_.end(),
+                                    [](const auto& r) { return r.second.judged == Judged::waits; });
+    if (waits != running_.end()) seen.waits_in_step = waits->second.step;
     const std::int64_t quiet_ns = now_ns - since_ns_;
     if (judged == running_.end() || !knows || quiet_ns < std::max(beats_least * beat_ns, times_longest * longest_ns_))
       return seen;
-    seen.stuck = judged->second.first;
+    seen.stuck = judged->second.name;
     seen.stuck_ns = quiet_ns;
     return seen;
   }
 
  private:
+  struct Act {
+    std::string name;
+    Judged judged = Judged::yes;
+    std::int64_t step = -1;
+  };
   std::mutex mutex_;
-  std::map<std::uint64_t, std::pair<std::string, Judged>> running_;  // the oldest first
+  std::map<std::uint64_t, Act> running_;  // the oldest first
   std::uint64_t next_ = 0;
   std::int64_t progress_ = -1, since_ns_ = 0, longest_ns_ = 0, looked_ns_ = -1;
 };
@@ -94,7 +100,7 @@ class WatchedBody final : public actors::Body {
               std::shared_ptr<ActWatch> watch)
       : body_(std::move(body)), name_(std::move(name)), judged_(judged), watch_(std::move(watch)) {}
   Status run(const actors::ActContext& context, Parallel& parallel) override {
-    const auto act = watch_->begin(name_, judged_);
+    const auto act = watch_->begin(name_, judged_, context.step);
     const actors::RunningAct running(name_.c_str(), context.step, context.microbatch);
     const Status s = body_->run(context, parallel);  // an exception ends the actor
     parallel.after([watch = watch_, act] { watch->end(act); });

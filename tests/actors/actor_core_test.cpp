@@ -396,6 +396,61 @@ TEST_CASE("explain names the actor, its act, the inputs without a token and the 
   CHECK(text.find("waits for a free slot of 'y'") != std::string::npos);
 }
 
+TEST_CASE("what the last acts of a run leave for acts behind it no reader gets, and their slots are free at once") {
+  for (const std::int32_t lag : {1, 3, 4}) {
+    Log log;
+    ActorSpec spec = chain(1);
+    spec.out[0].acts_per_step = 4, spec.out[0].unread = lag;
+    ActorCore core(spec, log, nullptr);
+    core.begin(0, every_program);
+    for (std::uint32_t act = 0; act < 12; ++act) {  // three runs, with one slot
+      const auto m = static_cast<std::int32_t>(act % 4);
+      core.arrive(0, token(0, act, act / 4, m));
+      REQUIRE(log.submitted.size() == act + 1);
+      core.started(act);
+      core.done(act, ok());
+      CHECK(log.mentions("token 2.4") == (m < 4 - lag));
+      CHECK(log.mentions("token 3.5") == (m < 4 - lag));
+      CHECK(core.ports().free_slots(0) == (m < 4 - lag ? 0 : 1));
+      log.take();
+      if (m < 4 - lag) core.ack(0, 0), core.ack(0, 0);
+    }
+  }
+}
+
+TEST_CASE("a port that reads late has no token in the first acts of a run, then that of the act so many before") {
+  Log log;
+  ActorSpec spec = chain(4);
+  spec.in.push_back({"late", 1, {Phase::skip, Phase::skip, Phase::last, Phase::last}, false, 2});
+  spec.writers.push_back({5, 6, false});
+  ActorCore core(spec, log, nullptr);
+  core.begin(0, every_program);
+  for (std::uint32_t act = 0; act < 8; ++act) {
+    const auto m = static_cast<std::int32_t>(act % 4);
+    core.arrive(0, token(0, act, act / 4, m));
+    if (m >= 2) {
+      CHECK(log.submitted.size() == act);  // it waits
+      core.arrive(1, token(m % 3, act / 4 * 2 + static_cast<std::uint32_t>(m) - 2, act / 4, m - 2));
+    }
+    REQUIRE(log.submitted.size() == act + 1);
+    CHECK(log.submitted.back().act.in[1].read == (m >= 2));
+    CHECK(log.submitted.back().step == act / 4);
+    core.started(act);
+    core.done(act, ok());
+    CHECK(log.mentions("ack 5.6") == (m >= 2));
+    log.take();
+    const auto slot = log.submitted.back().act.out[0].slot;
+    core.ack(0, slot), core.ack(0, slot);
+  }
+  core.arrive(0, token(0, 8, 2, 0));
+  core.started(8), core.done(8, ok());
+  core.arrive(0, token(0, 9, 2, 1));
+  core.started(9), core.done(9, ok());
+  core.arrive(0, token(0, 10, 2, 2));
+  const auto words = last_words([&] { core.arrive(1, token(0, 4, 2, 1)); });  // of the microbatch before
+  CHECK(words.find("late") != std::string::npos);
+}
+
 TEST_CASE("tokens of two steps, or of another microbatch than the actor's, end the process") {
   ActorSpec s = chain(1);
   s.in.push_back({"params", 4});

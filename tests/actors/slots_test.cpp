@@ -250,6 +250,17 @@ TEST_CASE("SL-2: a source needs credits only, a sink needs tokens only") {
   CHECK(explore({{"a", 2}, {"b", 3}}, {}, 7, states, steps) == "");
 }
 
+TEST_CASE("of each run the last acts fill slots for no reader, as many as a port says") {
+  for (const int unread : {0, 1, 2, 3, 9}) {
+    Ports p({}, {{"y", 1, 1, {}, 3, unread}});
+    for (int n = 0; n < 9; ++n) {
+      const Act act = p.begin();
+      CHECK(act.out[0].unread == (n % 3 >= 3 - unread));
+      p.publish(0, act.out[0].slot, 0);
+    }
+  }
+}
+
 TEST_CASE("SL-1: the slot of an initial token is not free until its readers have acked") {
   Ports p({{"in", 1}}, {{"param", 1, 1}});
   p.arrive(0, {});

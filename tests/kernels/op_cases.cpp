@@ -204,6 +204,7 @@ std::vector<OpCase> build() {
       {"orthogonalize, tall", "orthogonalize", {f({70, 9})}, {{"steps", N{3}}}, 0, 1, r::orthogonalize},
       {"accumulate", "accumulate", {f({3, 7, 29})}, {}, 0, 1, r::accumulate},
       {"delay", "delay", {f({3, 7, 29})}, {}, 0, 1, r::accumulate},
+      {"delay, several blocks", "delay", {f({40001})}, {}, 0, 1, r::accumulate},
       {"relu", "relu", {f({3, 7, 29})}, {}, 0, 1, r::relu},
       {"relu_grad", "relu_grad", {f({3, 7, 29}), f({3, 7, 29})}, {}, 0, 1, r::relu_grad},
       {"bias_add", "bias_add", {f({3, 4, 21}), f({21})}, {{"unit", N{7}}}, 0, 1, r::bias_add},

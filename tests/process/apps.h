@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -44,6 +45,29 @@ struct Slow final : troupe::actors::UserActor {
     ::usleep(300'000);
     return {};
   }
+};
+
+/// How many acts of Knocking this process has begun.
+inline std::atomic<int> knocks{0};
+struct Knocking final : troupe::actors::UserActor {
+  troupe::Status act(troupe::actors::UserCall&) override {
+    ++knocks;
+    return {};
+  }
+};
+
+/// Waits in its act of the step of the attribute "step" for two acts of Knocking in its process, and then for so many
+/// seconds, unless its worker leaves the run.
+struct Awaiting final : troupe::actors::UserActor {
+  explicit Awaiting(const troupe::actors::UserActorInfo& info)
+      : step(info.attrs.integer("step")), seconds(info.attrs.integer("seconds")) {}
+  troupe::Status act(troupe::actors::UserCall& call) override {
+    if (call.step != step) return {};
+    while (knocks < 2 && !call.par->stopping()) ::usleep(10'000);
+    for (std::int64_t i = 0; i < 100 * seconds && !call.par->stopping(); ++i) ::usleep(10'000);
+    return {};
+  }
+  std::int64_t step, seconds;
 };
 
 /// Fills its output with the attribute "value" in the first step, with zeros later.
@@ -191,6 +215,8 @@ inline const troupe::runtime::App& test_app() {
     for (const auto& [kind, make] : mlp::actor_set()) a.actor(kind, make);
     a.actor<Stuck>("stuck");
     a.actor<Slow>("slow");
+    a.actor<Knocking>("knocking");
+    a.actor<Awaiting>("awaiting");
     a.actor<Dying>("dying");
     a.actor<Outlier>("outlier");
     a.actor<Diverging>("diverging");

@@ -64,3 +64,41 @@ TEST_CASE("SIGHUP ends a process that has just been started, at whatever moment 
     CHECK(WTERMSIG(status) == SIGHUP);
   }
 }
+
+namespace {
+
+/// Actors of one place, each for itself: one waits in an act of step `step`, another one knocks, and one, if `hangs`,
+/// never comes back from its act of step 1.
+JobResult await_knocks(bool waits, std::int64_t step, std::int64_t seconds, bool hangs) {
+  Graph g(test_app().ops());
+  g.program("main", {.microbatches = 1, .samples = 2});
+  g.unit("all");
+  const std::vector<PortType> out = {{"x", {DType::f32, {2, 6}}, {}}};
+  g.actor("awaiting", "awaiting", {}, out, {{"waits", waits ? 1 : 0}, {"step", step}, {"seconds", seconds}});
+  g.actor("knocking", "knocking", {}, out);
+  if (hangs) g.actor("stuck", "hanging", {}, out);
+  const auto p = compile(g, {.stages = stage_meshes({1})});
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  JobOptions job;
+  job.session.steps = 4;
+  job.stall_s = 2;
+  return test_app().run(*p, job);
+}
+
+}  // namespace
+
+TEST_CASE("an actor that waits is in no other actor's way, and no stall; without the attribute it is both") {
+  const JobResult waits = await_knocks(true, 1, 4, false);
+  CHECK_MESSAGE(waits.exit_code == exit_ok, waits.status.message());
+  const JobResult blocks = await_knocks(false, 1, 4, false);
+  CHECK(blocks.exit_code == exit_stalled);
+  CHECK_MESSAGE(blocks.status.message().find("awaiting") != std::string::npos, blocks.status.message());
+}
+
+TEST_CASE("an actor that waits for a client does not hide that an act of the step before it hangs") {
+  const auto begin = std::chrono::steady_clock::now();
+  const JobResult hangs = await_knocks(true, 2, 300, true);
+  CHECK(hangs.exit_code == exit_stalled);
+  CHECK_MESSAGE(hangs.status.message().find("hanging") != std::string::npos, hangs.status.message());
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));
+}

@@ -7,8 +7,11 @@
 #include <map>
 #include <type_traits>
 
+#include "runtime/place/lifetimes.h"
 #include "runtime/plan/plan_io.h"
+#include "runtime/session/session.h"
 #include "runtime/verify/verify.h"
+#include "tests/fiber_jobs.h"
 #include "tests/runtime/planted.h"
 
 using namespace mlp;
@@ -101,7 +104,7 @@ std::vector<std::vector<double>> recurrence(std::int64_t step, std::int64_t lag)
 using Reports = std::map<std::int64_t, std::vector<Report>>;  // by step
 
 Expected<Reports> run(const Plan& plan, const kernels::OpSet& ops, std::uint64_t seed, std::int64_t steps,
-                      const std::string& program) {
+                      const std::string& program, SimClusterOptions cluster = {}) {
   TROUPE_TRY(verify(plan));
   Reports out;
   SessionOptions session;
@@ -113,9 +116,9 @@ Expected<Reports> run(const Plan& plan, const kernels::OpSet& ops, std::uint64_t
   session.on_closed = [&](const std::string&, std::int64_t step, const std::vector<Report>& reports) {
     out[step] = reports;
   };
-  SimClusterOptions cluster;
   cluster.seed = seed;
-  TROUPE_TRY(run_simulated(plan, ops, kinds(), session, cluster).status());
+  const kernels::OpSet there = cluster.accelerator ? cluster.accelerator->with_bodies(ops) : ops;
+  TROUPE_TRY(run_simulated(plan, there, kinds(), session, cluster).status());
   return out;
 }
 
@@ -152,7 +155,18 @@ TEST_CASE(
       add_recurrence(g, lag, w.tp > 1);
       const auto plan = compile_over(g, w.dp, w.tp);
       REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+      for (const auto& role : plan->roles)
+        for (const auto& c : role.channels)
+          if (c.kind == PlanChannel::Kind::delayed) {
+            CHECK(c.slots == std::min(lag, of_a_run) + 1);
+            // No two acts of different runs are in order because of it: memory is not shared for it.
+            const Lifetimes lifetimes(*plan, role);
+            CHECK(lifetimes.tokens_between(c.writer, c.readers[0].actor) > 0);
+          }
       for (const std::uint64_t seed : {0, 1, 2}) check_recurrence(run(*plan, ops, seed, 3, "recur"), lag, 3);
+      SimClusterOptions on_device;
+      on_device.accelerator = troupe::test::fibers_alone();
+      check_recurrence(run(*plan, ops, 3, 3, "recur", on_device), lag, 3);
     }
 }
 
@@ -174,6 +188,20 @@ TEST_CASE("beside training each run of a program with a delay begins with zeros,
       const auto plan = compile_over(g, w.dp, w.tp, zero);
       REQUIRE_MESSAGE(plan.ok(), plan.status().message());
       for (const std::uint64_t seed : {0, 5}) check_recurrence(run(*plan, ops, seed, 4, "recur"), 2, 5);
+      if (zero > 0 || plan->workers() < 2) continue;
+      CompileOptions keeps;
+      keeps.stages = stage_meshes(w.dp, w.tp);
+      keeps.keeps_version = true;
+      const auto kept = compile(g, keeps);
+      REQUIRE_MESSAGE(kept.ok(), kept.status().message());
+      for (std::int64_t at = 60; at < 1500; at += 180) {
+        CAPTURE(at);
+        SimClusterOptions cluster;
+        cluster.recovers = true;
+        cluster.stall_s = 120;
+        cluster.faults = {{.at_event = at, .place = static_cast<Rank>(at / 180 % kept->workers())}};
+        check_recurrence(run(*kept, ops, 1, 4, "recur", cluster), 2, 5);
+      }
     }
 }
 
@@ -221,6 +249,7 @@ TEST_CASE("a delay passes on any type, bit for bit, whatever its size, one eleme
         REQUIRE_MESSAGE(plan.ok(), plan.status().message());
         const auto got = run(*plan, ops, 4, 2, "count");
         REQUIRE_MESSAGE(got.ok(), got.status().message());
+        CHECK(got->size() == 2);
         const std::int64_t bytes = elements(shape) * size_of(dtype);
         for (const auto& [step, reports] : *got) {
           std::int32_t seen = 0;
@@ -255,6 +284,42 @@ TEST_CASE(
   REQUIRE(run_simulated(*plan, ops, kinds(), session, {}).status().ok());
   CHECK(heard == std::vector<std::string>{"recur.y0", "recur.y1", "recur.y2", "recur.y3", "recur.y4", "recur.y5",
                                           "recur.y6", "end"});
+}
+
+TEST_CASE("a lag may be longer than the games that verify plans play") {
+  const auto ops = kernels::standard_ops();
+  Graph g(ops);
+  g.program("long", {.microbatches = 600, .samples = 1, .stateful = true});
+  const kernels::TensorType one{DType::f32, {1}};
+  const Value late = g.delay("late", one, 280);
+  const Value y = g.op("add", {g.actor("impulse", "impulse", {}, {{"x", one}})[0], late})[0];
+  g.feed_back(late, y);
+  g.report("y", y);
+  const auto plan = compile_over(g, {1});
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  const auto got = run(*plan, ops, 2, 1, "long");
+  REQUIRE_MESSAGE(got.ok(), got.status().message());
+  CHECK(got->at(0).size() == 600);
+  for (const Report& r : got->at(0)) CHECK(r.values.at(0) == (r.microbatch % 280 == 0 ? 1 : 0));
+}
+
+TEST_CASE("a report is heard live once: of the place that leads, and only what the application reports") {
+  Graph g(ops());
+  add_recurrence(g, 1, true);
+  const auto plan = compile_over(g, {1}, 2);
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  int heard = 0;
+  SessionOptions options;
+  options.on_report = [&](const std::string&, const Report&) { ++heard; };
+  Session session(*plan, options, nullptr, [](Rank, const ToWorker&) {});
+  REQUIRE(session.begin().ok());
+  const auto tell = [&](Rank from, Report::Kind kind) {
+    REQUIRE(session.handle(from, EarlyReport{0, {kind, "y", 0, 0, {1}, {}}}).ok());
+    return heard;
+  };
+  CHECK(tell(1, Report::Kind::value) == 0);
+  CHECK(tell(0, Report::Kind::finished) == 0);
+  CHECK(tell(0, Report::Kind::value) == 1);
 }
 
 TEST_CASE("a plan with a delay is the same when it has been written and read") {
@@ -344,6 +409,7 @@ TEST_CASE("a delay that is wrong in a plan is refused by the channel's name") {
   planted([](Plan&, PlanChannel& c) { c.lag = 0; }, "has a lag of 0 microbatches and 3 slots");
   planted([](Plan&, PlanChannel& c) { c.lag = -1; }, "has a lag of -1 microbatches");
   planted([](Plan&, PlanChannel& c) { c.slots = 2; }, "and 2 slots: expected a lag of 1 to");
+  planted([](Plan&, PlanChannel& c) { c.lag = microbatches_max + 1, c.slots = 8; }, "has a lag of 1048577");
   planted([](Plan& p, PlanChannel&) { p.programs[0].spec.stateful = false; }, "which is not stateful");
   planted([](Plan&, PlanChannel& c) { c.initial = true; }, "holds a token before the first act");
   planted([&](Plan& p, PlanChannel&) { of_kind(p, PlanChannel::Kind::activation).lag = 1; }, "is no delay");

@@ -177,14 +177,14 @@ TEST_CASE("an act that waits for a disk, or for the outside, may take as long as
   constexpr std::int64_t beat = 10'000'000;
   for (const bool outside : {false, true}) {
     ActWatch watch;
-    const auto act = watch.begin("write", outside ? ActWatch::Judged::waits : ActWatch::Judged::no);
+    const auto act = watch.begin("write", outside ? ActWatch::Judged::waits : ActWatch::Judged::no, 7);
     ActWatch::Seen seen;
     for (int i = 0; i < 1000; ++i) seen = watch.look(0, i * beat, beat, true);
     CHECK(seen.busy);
-    CHECK(seen.waits == outside);
+    CHECK(seen.waits_in_step == (outside ? 7 : -1));
     CHECK(seen.stuck.empty());
     watch.end(act);
-    CHECK_FALSE(watch.look(0, 1000 * beat, beat, true).waits);
+    CHECK(watch.look(0, 1000 * beat, beat, true).waits_in_step == -1);
   }
 }
 
