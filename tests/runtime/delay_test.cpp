@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <random>
 #include <type_traits>
 
 #include "runtime/place/lifetimes.h"
@@ -284,6 +285,114 @@ TEST_CASE(
   REQUIRE(run_simulated(*plan, ops, kinds(), session, {}).status().ok());
   CHECK(heard == std::vector<std::string>{"recur.y0", "recur.y1", "recur.y2", "recur.y3", "recur.y4", "recur.y5",
                                           "recur.y6", "end"});
+}
+
+namespace {
+
+/// A program drawn at random: ops that read what came before them, and delays, in several units.
+struct RandomRecurrence {
+  struct Made {
+    std::string op;  ///< "source", "delay", "add", "half" (a / 2 - b / 4) or "relu"
+    std::size_t a = 0, b = 0;
+    std::int64_t lag = 0;
+    std::size_t unit = 0;
+  };
+  std::vector<Made> values;
+  std::vector<std::size_t> reported;
+  std::int64_t microbatches = 1;
+  std::size_t units = 1;
+
+  explicit RandomRecurrence(std::mt19937& random) {
+    const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+    microbatches = static_cast<std::int64_t>(1 + below(20));
+    units = 1 + below(5);
+    values.push_back({"source", 0, 0, 0, below(units)});
+    for (std::size_t d = 1 + below(4); d > 0; --d)
+      values.push_back({"delay", 0, 0, static_cast<std::int64_t>(1 + below(9)), below(units)});
+    for (std::size_t unit = 0; unit < units; ++unit)
+      for (std::size_t n = 1 + below(4); n > 0; --n) {
+        const char* ops[] = {"add", "half", "half", "relu"};
+        values.push_back({ops[below(4)], below(values.size()), below(values.size()), 0, unit});
+      }
+    for (Made& v : values)
+      if (v.op == "delay") v.a = below(values.size());  // what it is given
+    for (std::size_t n = 1 + below(3); n > 0; --n) reported.push_back(below(values.size()));
+  }
+
+  Graph graph(const kernels::OpSet& ops) const {
+    Graph g(ops);
+    g.program("recur", {.microbatches = microbatches, .samples = 1, .stateful = true});
+    for (std::size_t u = 0; u < units; ++u) g.unit("unit" + std::to_string(u));
+    std::vector<Value> made;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const Made& v = values[i];
+      g.unit("unit" + std::to_string(v.unit));
+      const std::string name = "v" + std::to_string(i);
+      if (v.op == "source") made.push_back(g.actor("numbers", name, {}, {{"x", {DType::f32, row}}})[0]);
+      else if (v.op == "delay") made.push_back(g.delay(name, {DType::f32, row}, v.lag));
+      else if (v.op == "add") made.push_back(g.op("add", {made[v.a], made[v.b]}, {}, name)[0]);
+      else if (v.op == "relu") made.push_back(g.op("relu", {made[v.a]}, {}, name)[0]);
+      else made.push_back(g.op("weighted_sum", {made[v.a], made[v.b]}, {{"a", 0.5}, {"b", -0.25}}, name)[0]);
+    }
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (values[i].op == "delay") g.feed_back(made[i], made[values[i].a]);
+    for (std::size_t i = 0; i < reported.size(); ++i) g.report("r" + std::to_string(i), made[reported[i]]);
+    return g;
+  }
+
+  /// In f32, rounded as the ops round: products with powers of two are exact.
+  std::vector<std::vector<float>> run(std::int64_t step) const {  // by value: of all microbatches
+    const auto n = static_cast<std::size_t>(elements(row));
+    std::vector<std::vector<float>> all(values.size());
+    for (std::int64_t m = 0; m < microbatches; ++m)
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const Made& v = values[i];
+        for (std::size_t e = 0; e < n; ++e) {
+          const auto now = [&](std::size_t of) { return all[of][static_cast<std::size_t>(m) * n + e]; };
+          float y = 0;
+          if (v.op == "source") y = number(step, m, static_cast<std::int64_t>(e));
+          else if (v.op == "delay") y = m < v.lag ? 0 : all[v.a][static_cast<std::size_t>(m - v.lag) * n + e];
+          else if (v.op == "add") y = now(v.a) + now(v.b);
+          else if (v.op == "relu") y = now(v.a) < 0 ? 0 : now(v.a);
+          else y = 0.5f * now(v.a) - 0.25f * now(v.b);
+          all[i].push_back(y);
+        }
+      }
+    return all;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("random programs with delays compute what plain loops compute, on random meshes, whatever the timing") {
+  const auto ops = kernels::standard_ops();
+  for (unsigned seed = 0; seed < 150; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const RandomRecurrence r(random);
+    const Graph g = r.graph(ops);
+    REQUIRE_MESSAGE(g.status().ok(), g.status().message());
+    std::vector<std::int64_t> dp(1 + random() % std::min<std::size_t>(4, r.units));
+    for (auto& width : dp) width = 1 + random() % 3;
+    const std::int64_t tp = 1 + random() % 2;
+    CAPTURE(planted::text(dp));
+    const auto plan = compile_over(g, dp, tp);
+    REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+    const auto got = run(*plan, ops, seed, 3, "recur");
+    REQUIRE_MESSAGE(got.ok(), got.status().message());
+    CHECK(got->size() == 3);
+    for (const auto& [step, reports] : *got) {
+      const auto expected = r.run(step);
+      std::size_t heard = 0;
+      for (const Report& report : reports) {
+        const std::size_t which = static_cast<std::size_t>(std::stoi(report.name.substr(1)));
+        const auto* of = expected[r.reported.at(which)].data() + report.microbatch * elements(row);
+        CHECK(report.values == std::vector<double>(of, of + elements(row)));
+        ++heard;
+      }
+      CHECK(heard == r.reported.size() * static_cast<std::size_t>(r.microbatches));
+    }
+  }
 }
 
 TEST_CASE("a lag may be longer than the games that verify plans play") {

@@ -86,6 +86,7 @@ inline Graph graph(const kernels::OpSet& ops, const Shape_& s) {
 struct Result {
   SimRun run;
   std::vector<double> eval;
+  std::vector<double> recur;  ///< of a program of that name
 };
 
 /// Any graph.
@@ -115,13 +116,16 @@ inline Expected<Result> train(const Plan& p, const kernels::OpSet& ops, std::int
   session.clip = 0.5;
   session.loss_divisor = divisor;
   session.lr = [](std::int64_t step) { return 1e-2 / (1 + 0.1 * static_cast<double>(step)); };
-  session.readers = [](std::int64_t version) {
-    return version % 2 == 0 ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{};
+  session.readers = [&p](std::int64_t version) {
+    std::vector<std::string> programs;
+    if (version % 2 == 0) programs.push_back("evaluate");
+    if (version % 2 == 0 && p.program("recur") >= 0) programs.push_back("recur");
+    return programs;
   };
-  session.on_closed = [&](const std::string&, std::int64_t, const std::vector<Report>& reports) {
+  session.on_closed = [&](const std::string& program, std::int64_t, const std::vector<Report>& reports) {
     double sum = 0;
     for (const auto& r : reports) sum += r.values[0];
-    out.eval.push_back(sum);
+    (program == "recur" ? out.recur : out.eval).push_back(sum);
   };
   SimClusterOptions cluster;
   cluster.seed = seed;

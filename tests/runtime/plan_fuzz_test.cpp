@@ -57,7 +57,7 @@ class Fields {
       for (auto& c : role.channels) {
         path_ = "channel " + c.name + ".";
         add("kind", c.kind, "writer", c.writer, "writer_port", c.writer_port, "bytes", c.bytes, "slots", c.slots,
-            "rate", c.rate, "initial", c.initial);
+            "rate", c.rate, "initial", c.initial, "lag", c.lag);
         add("ring", c.ring, "buffer", c.buffer, "buffer_offset", c.buffer_offset, "area", c.area, "shift", c.shift);
         for (auto& r : c.readers) add("reader.actor", r.actor, "reader.port", r.port);
         list("tensor", c.tensors);
@@ -168,6 +168,7 @@ TEST_CASE(
     std::int32_t zero = 0;
     Pipeline pipeline = {};
     bool updates = false;  ///< some are ops'
+    bool delays = false;   ///< with a program "recur", whose microbatches read each other
   };
   for (const Base& b : {Base{{1}},
                         {{2}},
@@ -178,7 +179,8 @@ TEST_CASE(
                         {{1, 1}, 0, {Pipeline::Kind::interleaved, 2}},
                         {{2, 2}, 0, {Pipeline::Kind::zero_bubble, 1}},
                         {{2}, 0, {}, true},
-                        {{3}, 1, {}, true}}) {
+                        {{3}, 1, {}, true},
+                        {{2, 1}, 0, {}, false, true}}) {
     s.evaluates_first = b.updates;  // "train" goes on then
     Graph g = graph(ops, s);
     if (b.updates)
@@ -188,6 +190,16 @@ TEST_CASE(
         else if (name == "layer1.up") keep_average(g, trained.param, 0.5);
         else if (name == "layer1.down") use_muon(g, trained.param);
       }
+    if (b.delays) {
+      g.program("recur", {.microbatches = 4, .samples = 1, .stateful = true});
+      g.unit("layer0");
+      const Value before = g.delay("before", {DType::f32, {1, 6}}, 2);
+      const Value x = g.actor("data", "recur.x", {}, {{"x", {DType::f32, {1, 6}}}}, {{"stream", std::string("x")}})[0];
+      g.unit("layer2");
+      const Value y = g.op("weighted_sum", {x, before}, {{"b", 0.5}})[0];
+      g.report("y", y);
+      g.feed_back(before, y);
+    }
     CompileOptions o;
     o.stages = stage_meshes(b.dp);
     o.zero = b.zero;
@@ -234,6 +246,7 @@ TEST_CASE(
     ++compared;
     CHECK(run->run.params_hash == undamaged[which].run.params_hash);
     CHECK(run->eval == undamaged[which].eval);
+    CHECK(run->recur == undamaged[which].recur);
     REQUIRE(run->run.steps.size() == undamaged[which].run.steps.size());
     for (std::size_t step = 0; step < run->run.steps.size(); ++step) {
       CHECK(run->run.steps[step].loss == undamaged[which].run.steps[step].loss);
