@@ -276,7 +276,7 @@ TEST_CASE("a message that no sender makes is an error: each number that a worker
     CHECK_MESSAGE(read.status().message().find(why) != std::string::npos, read.status().message());
   };
   Report report_of_no_kind = report();
-  report_of_no_kind.kind = static_cast<Report::Kind>(static_cast<int>(Report::Kind::parameter) + 1);
+  report_of_no_kind.kind = static_cast<Report::Kind>(static_cast<int>(Report::Kind::finished) + 1);
   says_wrongly(EarlyReport{0, report_of_no_kind}, "a kind of report that there is not");
   says_wrongly(Closed{0, 1, {report(), report_of_no_kind}}, "a kind of report that there is not");
   says_wrongly(WorkerFailed{"a", Status()}, "a failure with a code that no error has");
