@@ -38,8 +38,8 @@ struct UserCall {
   std::function<void(std::string name, std::span<const std::byte> bytes)> report_bytes;
   /// The actor has nothing left to give at this place (its input has ended). When each actor that has the attribute
   /// "finishes" has said so wherever it acts, in step s at the latest, the run ends as it does after its last step:
-  /// with step s + 1, which has begun. Until then it goes on to act; one that a job that recovers has made anew says it
-  /// again. Without that attribute an error of the act.
+  /// with step s + 1, which has begun. Until then it goes on to act, and fills its outputs; one that a job that
+  /// recovers has made anew says it again. Without that attribute an error of the act.
   std::function<void()> finish;
 };
 
@@ -112,7 +112,9 @@ class UserBody final : public Body {
     Status s = actor_->act(call);
     if (s.ok()) s = too_large;
     if (s.ok() && finished && !finished_)
-      s = invalid("finishes, and a run ends by actors with the attribute \"finishes\": give it the attribute, with 1");
+      s = invalid(
+          "calls finish(), which is for an actor with the attribute \"finishes\", of a program whose steps the run "
+          "consists of: give it the attribute (1), or leave the call out");
     if (s.ok() && finished && !std::exchange(has_finished_, true)) finished_(c);
     // Of an application these say nothing of the job's peers, or of its checkpoints.
     const bool of_the_job = s.code() == Code::unavailable || s.code() == Code::damaged;

@@ -282,7 +282,18 @@ class Lowering {
     return {};
   }
 
+  /// An actor that waits would hold up the end of a run that others end.
+  Status check_waiting(const Node& n) const {
+    if (n.attrs.integer("waits") == 0 || n.attrs.integer("finishes") != 0) return {};
+    for (const Node& other : g_.nodes())
+      if (other.kind == Node::Kind::actor && other.attrs.integer("finishes") != 0)
+        return invalid("actor '" + n.name + "' waits for the outside, and the run, which '" + other.name +
+                       "' ends, would not end before it does: let it finish too (the attribute \"finishes\")");
+    return {};
+  }
+
   Status lower_actor(const Node& n) {
+    TROUPE_TRY(check_waiting(n));
     if (n.attrs.integer("finishes") != 0 && !plan_.is_step_program(n.program))
       return invalid("actor '" + n.name + "' has the attribute \"finishes\", and its program '" +
                      g_.programs()[n.program] + "' is none of those whose steps a run consists of: let an actor of '" +

@@ -295,6 +295,11 @@ std::vector<Value> Graph::actor(const std::string& kind, const std::string& name
                                 const std::vector<PortType>& out, Attrs attrs,
                                 std::vector<std::optional<NdSbp>> in_sbp) {
   const std::string caller = "actor '" + name + "'";
+  for (const char* attribute : {"finishes", "waits"})
+    if (const auto it = attrs.all().find(attribute); it != attrs.all().end()) {
+      const auto* value = std::get_if<std::int64_t>(&it->second);
+      if (!value || *value < 0 || *value > 1) fail(caller + ": the attribute \"" + attribute + "\" is 1, or 0");
+    }
   if (!may_add(caller, in) || !check_program("'" + name + "'", in) || !check_ports(caller, in, out, in_sbp))
     return std::vector<Value>(std::max<std::size_t>(8, out.size()), 0);
   Node n;
@@ -382,6 +387,7 @@ Value Graph::feed(const std::string& name, TensorType type, const std::string& a
 Value Graph::delay(const std::string& name, TensorType type, std::int64_t lag) {
   const std::string caller = "delay '" + name + "'";
   if (!may_add(caller, {})) return 0;
+  if (name.empty()) fail("a delay without a name: choose one");
   if (!ops_->find("delay")) fail(caller + ": the op 'delay' is not registered: begin the ops with standard_ops()");
   if (!program_specs_[program_].stateful)
     fail(

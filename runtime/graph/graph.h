@@ -169,14 +169,15 @@ class Graph {
   /// actor's body reports by itself (UserCall::report) where a feed waits for it; several names: "token,score".
   /// The attribute "finishes" (1) says that the actor ends the run (UserCall::finish): one of several, or of several
   /// places, ends it together with the others. The attribute "waits" (1) says that its acts may wait for the outside, a
-  /// socket say: it has a thread of its own, so that it is in no other actor's way, and while it waits the place counts
-  /// as one that makes progress. (In a simulation all actors share one thread: what waits there is to be given what it
-  /// waits for.)
+  /// socket say: it has a thread of its own, so that it is in no other actor's way, and while it waits, and all steps
+  /// before are over, the place counts as one that makes progress. Where actors end the run, it is one of them. (A
+  /// simulation, where all actors share one thread, refuses it.)
   /// Of a parameter it reads, in each microbatch, the version of the step, whole along dp whatever the ZeRO stage.
   /// `in_sbp`: the layouts in which the actor reads its inputs, as PortType::sbp; for inputs without an entry: B.
   /// Nothing boxes a parameter for it: other readers have it in the same layout, or the graph does not compile.
-  /// Error: a layout that splits what its tensor does not have; more entries in `in_sbp` than inputs; "finishes" in a
-  /// program that does not run once a step.
+  /// Error: a layout that splits what its tensor does not have; more entries in `in_sbp` than inputs; one of these
+  /// attributes with another value than 0 or 1; "finishes" in a program that does not run once a step; "waits" of an
+  /// actor that does not finish, where others do.
   std::vector<Value> actor(const std::string& kind, const std::string& name, const std::vector<Value>& in,
                            const std::vector<PortType>& out, Attrs attrs = {},
                            std::vector<std::optional<NdSbp>> in_sbp = {});
@@ -199,12 +200,12 @@ class Graph {
   /// waits. A place has at most feed_window microbatches of a feed that its actors have not taken yet. Error:
   /// `at_once` < 1, a name twice; in compile(): a report that no actor or op makes, or more than one.
   Value feed(const std::string& name, TensorType type, const std::string& after = {}, std::int64_t at_once = 1);
-  /// A value that microbatch m has of microbatch m - lag of the same run of its program: what feed_back() is given.
-  /// Zeros in the first `lag` microbatches. A cycle through a delay is none: recurrence, a token that is drawn and read
-  /// (a delay of synchronous dataflow: Lee and Messerschmitt, 1987). It goes from place to place, past the session; no
-  /// run begins with what another has left. Error: a program that is not stateful (a microbatch of another would read
-  /// what another dp coordinate has made), a lag below 1, a name twice, ops without "delay"; in compile(): one that is
-  /// never fed back; in a shared unit.
+  /// A value that microbatch m has of microbatch m - lag of the same step of its program: what feed_back() is given.
+  /// Zeros in the first `lag` microbatches of each step. A cycle through a delay is none: recurrence, a token that is
+  /// drawn and read (a delay of synchronous dataflow: Lee and Messerschmitt, 1987). It goes from place to place, past
+  /// the session; no step begins with what another has left. Error: a program that is not stateful (a microbatch of
+  /// another would read what another dp coordinate has made), a lag below 1, a name twice, ops without "delay"; in
+  /// compile(): one that is never fed back; in a shared unit.
   Value delay(const std::string& name, TensorType type, std::int64_t lag = 1);
   /// What the delay gives `lag` microbatches later. Once for each. Error: no delay(), one of another program; a value
   /// of another type, a parameter.

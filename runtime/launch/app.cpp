@@ -379,9 +379,10 @@ SimOutcome App::simulate(const Plan& plan, JobOptions options, std::uint64_t see
   for (const PlanRole& role : plan.roles)
     for (const PlanActor& a : role.actors)
       if (a.waits()) {
-        out.job.status = invalid("actor '" + a.name +
-                                 "' waits for the outside, which a simulation, in one thread, does not "
-                                 "reach: simulate a graph whose actor is given what it waits for");
+        out.job.status =
+            invalid("actor '" + a.name +
+                    "' waits for the outside, which a simulation, in one thread, does not "
+                    "reach: simulate a graph in which it has no such attribute, and is given what it waits for");
         return out;
       }
   if (out.job.status = take_checkpoints(plan, options, out.job.exit_code); !out.job.status.ok()) return out;

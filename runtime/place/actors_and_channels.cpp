@@ -120,7 +120,7 @@ void LocalActors::make_turns() {
 }
 
 /// The phases of an actor's acts at a channel (see actors/slots.h) where they differ: a place may have no microbatch
-/// in a round, and the first microbatches of a run read nothing late. Empty: all acts are alike.
+/// in a round, and the first microbatches of a step read nothing late. Empty: all acts are alike.
 std::vector<actors::Phase> LocalActors::cycle(const PlanActor& a, const PlanChannel& c) const {
   std::vector<actors::Phase> out;
   for (std::int32_t act = 0; c.lag > 0 && act < acts_of(a); ++act)

@@ -24,7 +24,7 @@ Lifetimes::Lifetimes(const Plan& plan, const PlanRole& role) : plan_(plan), role
         if (c.kind == PlanChannel::Kind::commit && plan.trains()) edge(step_edges_, commit, r.actor, 0);
         continue;
       }
-      // A run begins without a token of the run before: the channel joins no acts of two runs.
+      // A step begins without a token of the step before: the channel joins no acts of two steps.
       if (c.kind == PlanChannel::Kind::delayed) continue;
       const PlanActor& writer = role.actors[c.writer];
       if (writer.program != reader.program) continue;

@@ -35,7 +35,7 @@ struct PlanChannel {
     turn,      ///< no bytes: a buffer of a ring is free for its next channel
     /// what a place saves of a group: its slots lie in the host arena (LocalPlan)
     snapshot,
-    delayed  ///< a microbatch is read by a later one (Graph::delay); no token goes from one run to the next
+    delayed  ///< a microbatch is read by a later one (Graph::delay); no token goes from one step to the next
   };
   Kind kind = Kind::activation;
   std::string name;  ///< feed: the name that the session knows
@@ -51,7 +51,7 @@ struct PlanChannel {
   std::int64_t bytes = 0;             ///< of one slot, at the largest place of the role
   std::int32_t slots = 1;
   Rate rate = Rate::microbatch;
-  std::int32_t lag = 0;  ///< delayed: microbatch m is read by microbatch m + lag of its run
+  std::int32_t lag = 0;  ///< delayed: microbatch m is read by microbatch m + lag of its step
   bool initial = false;  ///< holds a token before the first act
   /// of the role: its channels take turns in few buffers; -1: memory of its own
   std::int32_t ring = -1;

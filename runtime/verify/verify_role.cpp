@@ -197,7 +197,7 @@ class RoleCheck : private StageView {
         if (a.kind == PlanActor::Kind::segment && o.where == PlanOperand::Where::in && in(a, o.port).lag > 0 &&
             op.op != "delay")
           return refuse(name + "reads channel '" + in(a, o.port).name +
-                        "' late, and is not 'delay': the first microbatches of a run have nothing there");
+                        "' late, and is not 'delay': the first microbatches of a step have nothing there");
       if (!op.op.empty()) continue;
       if (a.kind == PlanActor::Kind::update) return refuse(name + "reports, and updates make no reports");
       if (op.in.size() != 1 || !op.out.empty()) return refuse(name + "reports, and has not exactly one argument");

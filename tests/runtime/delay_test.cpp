@@ -457,6 +457,7 @@ TEST_CASE("a delay is refused by name where no place could keep it, or what it i
   const auto closed = [&](Graph& g, Value d) { g.feed_back(d, g.op("relu", {d})[0]); };
   has([&](Graph& g) { g.program("train", {4, 1}), g.delay("state", type); }, "delay 'state' in program 'train', which");
   has([&](Graph& g) { g.program("train", {4, 1}), g.delay("state", type); }, "no gradient passes through a delay");
+  has([&](Graph& g) { g.delay("", type); }, "a delay without a name");
   has([&](Graph& g) { g.delay("state", type, 0); }, "delay 'state' has a lag of 0 microbatches: possible are 1 to");
   has([&](Graph& g) { g.delay("state", type, microbatches_max + 1); }, "has a lag of 1048577 microbatches");
   has([&](Graph& g) { g.delay("state", {DType::f32, {1, -4}}); }, "delay 'state' has the shape [1, -4]");

@@ -218,12 +218,21 @@ TEST_CASE("an actor ends the run of a program with a delay, on a stage of severa
 TEST_CASE("finish() of an actor without the attribute, and the attribute in a program that ends no run, are refused") {
   const Ended told = run_inputs(graph_of_inputs({1}, false, false), on({1}), 50);
   CHECK(told.end.job.status.message().find("actor 'input0'") != std::string::npos);
-  CHECK(told.end.job.status.message().find("with the attribute \"finishes\": give it the attribute") !=
-        std::string::npos);
+  CHECK(told.end.job.status.message().find("for an actor with the attribute \"finishes\"") != std::string::npos);
   Graph g = graph_of_inputs({1}, true);
   g.program("evaluate", {1, 2});
   g.actor("input", "other", {}, {{"x", {DType::f32, {2, 6}}}}, {{"finishes", 1}});
   const Status refused = compile(g, on({1})).status();
   CHECK(refused.message().find("actor 'other' has the attribute \"finishes\", and its program 'evaluate'") !=
         std::string::npos);
+  Graph waits = graph_of_inputs({1}, false);
+  waits.actor("input", "socket", {}, {{"x", {DType::f32, {2, 6}}}}, {{"waits", 1}});
+  CHECK(compile(waits, on({1}))
+            .status()
+            .message()
+            .find("actor 'socket' waits for the outside, and the run, which "
+                  "'input0' ends, would not end before it") != std::string::npos);
+  Graph says = graph_of_inputs({1}, false);
+  says.actor("input", "socket", {}, {{"x", {DType::f32, {2, 6}}}}, {{"waits", std::string("yes")}});
+  CHECK(says.status().message() == "actor 'socket': the attribute \"waits\" is 1, or 0");
 }
