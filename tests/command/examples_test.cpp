@@ -79,7 +79,8 @@ TEST_CASE("example word_count: the counts of sort and uniq, on any number of wor
   const std::string path = dir / "text";
   {
     std::ofstream text(path);  // blanks of all kinds; parts of a file of blanks; words that lie across two parts
-    for (int i = 0; i < 450000; ++i) text << "w" << i * 7919 % 1013 << (i % 9 == 0 ? "\r\n" : i % 5 == 0 ? "\t " : " ");
+    for (int i = 0; i < 450000; ++i)
+      text << "w" << i % 1013 * 7919 % 1013 << (i % 9 == 0 ? "\r\n" : i % 5 == 0 ? "\t " : " ");
     text << std::string(600000, ' ') << std::string(200, 'x');
   }
   const auto counted = run(
