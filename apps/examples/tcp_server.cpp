@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
 #include <cstdio>
 #include <map>
 
@@ -17,8 +16,9 @@ struct Requests final : actors::UserActor {  // of each row the numbers and the 
   explicit Requests(const actors::UserActorInfo& info) {
     const std::int64_t port = info.attrs.integer("port"), yes = 1;
     const sockaddr_in address{AF_INET, htons(static_cast<std::uint16_t>(port)), {htonl(INADDR_LOOPBACK)}, {}};
+    const auto* to = reinterpret_cast<const sockaddr*>(&address);
     ::setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    if (::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) + ::listen(listener, 64) != 0)
+    if (port < 1 || port > 65535 || ::bind(listener, to, sizeof address) + ::listen(listener, 64) != 0)
       throw std::runtime_error("cannot listen on port " + std::to_string(port));
   }
   Status act(actors::UserCall& call) override {
@@ -42,7 +42,7 @@ struct Requests final : actors::UserActor {  // of each row the numbers and the 
     std::vector<pollfd> all = {{listener, POLLIN, 0}};
     for (const auto& [fd, text] : clients) all.push_back({fd, POLLIN, 0});
     if (::poll(all.data(), all.size(), ms) <= 0) return false;
-    if (all[0].revents != 0) clients[::accept(listener, nullptr, nullptr)];
+    if (const int fd = all[0].revents != 0 ? ::accept(listener, nullptr, nullptr) : -1; fd >= 0) clients[fd];
     char some[4096];
     for (std::size_t i = 1; i < all.size(); ++i)
       if (const ssize_t n = all[i].revents != 0 ? ::read(all[i].fd, some, sizeof some) : -1; n > 0)
