@@ -1,7 +1,7 @@
 // The language model as a graph: Llama's blocks (RMSNorm, RoPE, grouped-query attention, SwiGLU), parameter
-// names as in Hugging Face Llama. Three programs share the parameters: train, evaluate, sample. A sample is made token
-// by token: its microbatches are tokens, first the tokens of the prompt, then each what the one before has drawn
-// (Graph::delay), and attention keeps the keys and values of model.seq of them.
+// names as in Hugging Face Llama. Three programs share the parameters: train, evaluate, sample. In "sample" a
+// microbatch is a token: actor "text" gives those of the prompt, then those that actor "sampler" has drawn, which come
+// back to it (Graph::delay); attention keeps the keys and values of model.seq of them.
 #pragma once
 
 #include <cstdint>
