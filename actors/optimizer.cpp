@@ -130,7 +130,7 @@ Status UpdateBody::run(const ActContext& c, Parallel& par) {
     if (par.stopping()) return stopped();
     const auto n = part.extent.elements();
     if (act.commit.void_step && n > 0 && act.from != act.to) {
-      const auto bytes = static_cast<std::size_t>(n) * sizeof(float);
+      const auto bytes = static_cast<std::size_t>(n * part.item_bytes);
       const auto copy = [&](std::int64_t at, std::size_t count) {
         if (par.queue()) device_.ops->copy(par.queue(), act.to + at, act.from + at, static_cast<std::int64_t>(count));
         else std::memcpy(act.to + at, act.from + at, count);

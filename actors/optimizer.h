@@ -32,6 +32,7 @@ struct ParamPart {
   std::int32_t index = 0;            ///< of its exponent in a commit's payload
   std::int64_t param_offset = 0;     ///< in the parameter slot
   std::int64_t moments_offset = 0;   ///< of the first moment, there too; the second follows after `elements`
+  std::int64_t item_bytes = 4;       ///< of an element of the parameter
   bool decay = true;                 ///< weight decay applies
   bool by_ops = false;               ///< UpdateOps make it: it has no moments
 };

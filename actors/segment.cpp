@@ -63,6 +63,7 @@ kernels::Call SegmentBody::call_of(const BoundOp& op, const ActContext& c, float
   call.state = op.state;
   call.rng_key = op.rng_key;
   call.step = c.step;
+  call.microbatch = c.microbatch;
   call.first_sample = c.microbatch < 0 ? 0 : c.microbatch * spec_.samples_per_microbatch;
   return call;
 }

@@ -117,6 +117,7 @@ Expected<std::vector<Part>> call(const OpDef& op, const std::vector<Part>& in, s
   std::vector<TensorType> in_types, out_types;
   std::vector<WithMargins> memory;
   Call c;
+  c.microbatch = 0;
   const auto view = [&](const Part& p, std::byte with) {
     memory.emplace_back(p.data.size(), with);
     return View{memory.back().data(), p.whole.dtype, p.extent.shape(), p.whole.shape, p.extent};

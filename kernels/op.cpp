@@ -14,6 +14,12 @@ void View::not_of_type(std::size_t size) const {
   __builtin_unreachable();
 }
 
+std::byte* microbatch_of(const View& all, std::int64_t microbatch) {
+  const Range here = all.extent.dims.at(0);
+  ASSERT(microbatch >= here.lo && microbatch < here.hi, microbatch, here.lo, here.hi);
+  return all.data + (microbatch - here.lo) * (all.bytes() / here.size());
+}
+
 std::int64_t Attrs::integer(const std::string& key, std::int64_t otherwise) const {
   const auto it = map_.find(key);
   if (it == map_.end()) return otherwise;

@@ -110,6 +110,7 @@ struct Call {
   void* queue = nullptr;      ///< of a CUDA body: the stream (cudaStream_t) on which it issues its kernels
   std::uint64_t rng_key = 0;  ///< philox_key(seed, logical name of the forward op)
   std::int64_t step = 0;
+  std::int64_t microbatch = -1;   ///< index within the step, of the whole job; -1: of an update
   std::int64_t first_sample = 0;  ///< global index, within the step, of row 0 of dim 0
 };
 
@@ -118,6 +119,9 @@ struct Call {
 /// calls it once passes Call::accumulate. A body that adds several terms passes Call::accumulate first, then true, and
 /// says how many in OpDef::terms.
 void put_terms(const View& out, const float* terms, bool accumulate, Parallel& par);
+
+/// The part of `all`, whose dim 0 is the microbatch of the step, that a microbatch has. ASSERTs that it lies here.
+std::byte* microbatch_of(const View& all, std::int64_t microbatch);
 
 /// A tensor of the graph under construction.
 using Value = std::int32_t;
@@ -200,6 +204,9 @@ struct OpDef {
   /// The op draws random numbers: the graph gives it its logical name as the attribute "rng" where it has none. Rows of
   /// its first input that is of a microbatch are that microbatch's samples: first_sample numbers them.
   bool random = false;
+  /// An end of a Graph::step_delay: of one argument, whose dim 0 is the microbatch of the step, a place has the part of
+  /// the microbatches that it runs (microbatch_of). No graph names such an op.
+  bool by_microbatch = false;
   /// Of the values of a call's inputs and state, before its body runs: an application may give ids that no table has.
   /// Error: `invalid`, which names the op, the value and its bound; the act fails with it. Empty: any values will do.
   /// On a device with memory of its own it is called only for an op without state whose i32 inputs all come from feeds

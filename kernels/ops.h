@@ -50,7 +50,9 @@ std::vector<OpDef> relu_ops();
 /// bias_add(x (..., N), b (N)){unit} -> x + b
 std::vector<OpDef> bias_ops();
 /// delay(x) -> x, of any type: at both ends of a Graph::delay. Zeros where x has no memory (View::data is null), as
-/// before the first microbatch that is read late; no gradient
+/// before the first microbatch that is read late; no gradient.
+/// keep_microbatch(x){microbatches} -> all (microbatches, ...x), of which it writes the part of its microbatch, and
+/// kept_microbatch(all) -> x, that part, of any type: at both ends of a Graph::step_delay; no gradient
 std::vector<OpDef> delay_ops();
 /// dropout(x){p, rng, unit} -> x / (1 - p) with probability 1 - p, else 0
 std::vector<OpDef> dropout_ops();

@@ -50,18 +50,17 @@ std::int64_t Mesh::position(const std::vector<std::int64_t>& coord) const {
 
 std::int64_t Mesh::guess(Rank rank) const {
   if (ranks.empty() || rank < ranks[0] || rank > ranks[size() - 1]) return -1;
-  std::int64_t left = rank - ranks[0], position = 0;
+  std::int64_t left = std::int64_t{rank} - ranks[0], position = 0;
   if (left < size() && ranks[left] == rank) return left;  // most meshes: ranks one after the other
 
   // The longest strides first.
-  Rank passed = std::numeric_limits<Rank>::max();  // the stride that the previous iteration took
+  std::int64_t passed = std::numeric_limits<std::int64_t>::max();  // the stride that the previous iteration took
   for (std::size_t done = 0; done < axes.size(); ++done) {
-    Rank stride = 0;
-    std::int64_t step = 1, step_of = 1, size_of = 1;
+    std::int64_t stride = 0, step = 1, step_of = 1, size_of = 1;
     for (std::size_t a = axes.size(); a-- > 0; step *= axes[a].size) {
       if (axes[a].size == 1) continue;
       if (step >= size()) return -1;  // the axes' sizes multiply to more than size()
-      const Rank here = ranks[step] - ranks[0];
+      const std::int64_t here = std::int64_t{ranks[step]} - ranks[0];
       if (here > stride && here < passed) stride = here, step_of = step, size_of = axes[a].size;
     }
     if (stride == 0) break;

@@ -1,7 +1,7 @@
-// actor_learner [LAG [SEED]]: an actor plays with weights as they were LAG versions ago, a learner makes new ones of
-// what comes of it: two models, each on a worker of its own; with a seed, simulated in this process. In each of four
-// situations one of four moves is rewarded nine times in ten, the others three times. A rewarded move becomes a label:
-// the gradient is that of REINFORCE (Williams, 1992).
+// actor_learner [LAG [SEED]]: an actor plays, and a learner makes new weights of what came of it LAG steps ago: two
+// models, each on a worker of its own; with a lag both work at the same time; with a seed, simulated in this process.
+// In each of four situations one of four moves is rewarded nine times in ten, the others three times. A rewarded move
+// becomes a label: the gradient is that of REINFORCE (Williams, 1992).
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -39,7 +39,8 @@ struct Player final : Draws {  // moves by their probabilities; a label of -1 co
       const bool rewarded = draw(call, r, 1) < (x[(move + 1) % kinds] == 1 ? 0.9 : 0.3);
       call.out[0].as<std::int32_t>()[r] = rewarded ? (++rewards, move) : -1;
     }
-    call.report("played", {rewards, static_cast<double>(call.step) - *call.in[2].as<float>()});
+    *call.out[1].as<float>() = *call.in[2].as<float>();  // the version that it has played with
+    call.report("rewards", {rewards});
     return {};
   }
 };
@@ -54,27 +55,27 @@ int main(int argc, char** argv) {
   g.program("train", {.samples = rows});
   g.model("actor");
   const Value x = g.actor("world", "world", {}, {{"x", {DType::f32, {rows, kinds}}}})[0];
-  const auto zeros = [&](const char* name, const Shape& shape) { return g.param(name, shape, Init::constant(0)); };
-  const Value w = zeros("w", {kinds, kinds}), version = zeros("version", {1});
-  const Value seen = lag == 0 ? w : zeros("seen", {kinds, kinds}), of = lag == 0 ? version : zeros("seen.version", {1});
-  const std::vector<Value> play = {x, g.op("linear", {x, seen})[0], of};
-  const Value label = g.actor("player", "player", play, {{"label", {DType::i32, {rows}}}})[0];
+  const Value w = g.param("w", {kinds, kinds}, Init::constant(0)), version = g.param("version", {1}, Init::constant(0));
+  const std::vector<Value> play = {x, g.op("linear", {x, w})[0], version};
+  const auto played = g.actor("player", "player", play, {{"label", {DType::i32, {rows}}}, {"of", {DType::f32, {1}}}});
   g.model("learner");
-  const Value y = g.op("linear", {x, w})[0];
-  g.minimize(g.op("softmax_cross_entropy", {y, label}, {{"scale", 1.0 / rows}})[0], {.lr = 0.05f}, {w});
+  const auto before = [&](const char* name, Value v) { return lag == 0 ? v : g.step_delay(name, v, lag); };
+  const Value y = g.op("linear", {before("x", x), w})[0];
+  g.minimize(g.op("softmax_cross_entropy", {y, before("label", played[0])}, {{"scale", 1.0 / rows}})[0], {.lr = 0.05f});
+  g.report("version", before("of", played[1]));
   g.next(version, g.update_number());
-  if (lag != 0) g.hand_over(w, seen, lag), g.hand_over(version, of, lag);
   const auto plan = compile(g, {.models = {{"actor", stage_meshes({1})}, {"learner", stage_meshes({1})}}});
   if (!plan.ok()) return app.run_main(plan, {});
   JobOptions job{.session = {.steps = steps}};
   std::map<int, int> lags;
   double rewards = 0;
   job.session.on_step = [&](const StepResult& step) {
-    ++lags[static_cast<int>(step.reports.at(0).values[1])];
-    if (step.step >= steps - last) rewards += step.reports[0].values[0];
+    for (const auto& told : step.reports)
+      if (told.name == "version") ++lags[static_cast<int>(static_cast<double>(step.step) - told.values[0])];
+      else if (step.step >= steps - last) rewards += told.values[0];
   };
   const auto end = argc > 2 ? app.simulate(*plan, job, std::strtoull(argv[2], nullptr, 10)).job : app.run(*plan, job);
   if (!end.status.ok()) return std::fprintf(stderr, "%s\n", end.status.message().c_str()), end.exit_code;
-  for (const auto& [versions, acts] : lags) std::printf("lag %d: %d acts\n", versions, acts);
+  for (const auto& [versions, acts] : lags) std::printf("lag %d: %d steps\n", versions, acts);
   std::printf("mean reward %.3f, %s\n", rewards / (last * rows), end.params_hash.c_str());
 }

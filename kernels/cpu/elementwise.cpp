@@ -1,4 +1,4 @@
-// add, weighted_sum, running_average, multiply, scale, relu, swiglu, delay: one formula per element.
+// add, weighted_sum, running_average, multiply, scale, relu, swiglu, delay and its kin: one formula per element.
 #include <cstring>
 
 #include "kernels/cpu/blocks.h"
@@ -40,13 +40,29 @@ void running_average(const Call& call) {
   add_weighted(call, decay, 1 - decay);
 }
 
-void delay(const Call& call) {
-  const View &x = call.in[0], &y = call.out[0];
+namespace {
+
+/// Copies `bytes` bytes, or clears them where there is nothing to copy.
+void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes, Parallel& par) {
   constexpr std::int64_t block = element_block * 4;
-  for_blocks(*call.par, y.bytes(), block, [&](std::int64_t i, std::int64_t end) {
-    const auto bytes = static_cast<std::size_t>(end - i);
-    x.data ? std::memcpy(y.data + i, x.data + i, bytes) : std::memset(y.data + i, 0, bytes);
+  for_blocks(par, bytes, block, [=](std::int64_t i, std::int64_t end) {
+    const auto count = static_cast<std::size_t>(end - i);
+    from ? std::memcpy(to + i, from + i, count) : std::memset(to + i, 0, count);
   });
+}
+
+}  // namespace
+
+void delay(const Call& call) { copy_bytes(call.out[0].data, call.in[0].data, call.out[0].bytes(), *call.par); }
+
+void keep_microbatch(const Call& call) {
+  const View &x = call.in[0], &all = call.out[0];
+  copy_bytes(microbatch_of(all, call.microbatch), x.data, x.bytes(), *call.par);
+}
+
+void kept_microbatch(const Call& call) {
+  const View &all = call.in[0], &y = call.out[0];
+  copy_bytes(y.data, microbatch_of(all, call.microbatch), y.bytes(), *call.par);
 }
 
 void scale(const Call& call) {

@@ -27,6 +27,8 @@ void orthogonalize(const Call&);
 void multiply(const Call&);
 void scale(const Call&);
 void delay(const Call&);
+void keep_microbatch(const Call&);
+void kept_microbatch(const Call&);
 void relu(const Call&);
 void relu_grad(const Call&);
 void bias_add(const Call&);

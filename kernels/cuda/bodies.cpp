@@ -15,6 +15,8 @@ OpSet with_cuda_bodies(const OpSet& ops) {
       {"bias_add", {bias_add}},
       {"bias_grad", {bias_grad, column_sums_scratch}},
       {"delay", {delay}},
+      {"keep_microbatch", {keep_microbatch}},
+      {"kept_microbatch", {kept_microbatch}},
       {"dropout", {dropout}},
       {"embedding", {embedding}},
       {"embedding_grad", {embedding_grad}},

@@ -35,6 +35,8 @@ void rmsnorm_dx(const Call&);
 void rope(const Call&);
 void running_average(const Call&);
 void delay(const Call&);
+void keep_microbatch(const Call&);
+void kept_microbatch(const Call&);
 void scale(const Call&);
 void softmax_cross_entropy(const Call&);
 void softmax_cross_entropy_grad(const Call&);

@@ -1,4 +1,4 @@
-// add, weighted_sum, running_average, multiply, scale, relu, swiglu, the gradients of the last two, and delay.
+// add, weighted_sum, running_average, multiply, scale, relu, swiglu, the gradients of the last two, delay and its kin.
 #include "kernels/cuda/elementwise.cuh"
 
 #include "kernels/cuda/bodies.h"
@@ -78,6 +78,14 @@ void scale(const Call& call) { map_output(call, 0, Scale{input(call, 1)}, input(
 void delay(const Call& call) {
   const View &x = call.in[0], &y = call.out[0];
   x.data ? copy(call.queue, y.data, x.data, y.bytes()) : clear(call.queue, y.data, y.bytes());
+}
+
+void keep_microbatch(const Call& call) {
+  copy(call.queue, microbatch_of(call.out[0], call.microbatch), call.in[0].data, call.in[0].bytes());
+}
+
+void kept_microbatch(const Call& call) {
+  copy(call.queue, call.out[0].data, microbatch_of(call.in[0], call.microbatch), call.out[0].bytes());
 }
 
 void relu(const Call& call) { map_output(call, 0, Relu{}, input(call, 0)); }

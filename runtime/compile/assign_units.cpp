@@ -97,7 +97,7 @@ std::vector<std::size_t> flow_order(const Graph& graph) {
   std::vector<std::set<std::size_t>> read_by(n), reads(n);
   for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
     const Node& node = graph.nodes()[i];
-    if (node.kind == Node::Kind::param || node.backward) continue;
+    if (node.kind == Node::Kind::param || node.kind == Node::Kind::feed_back || node.backward) continue;
     const auto unit = static_cast<std::size_t>(node.unit);
     first[unit] = std::min(first[unit], i);
     for (Value v : node.in) {
@@ -119,6 +119,27 @@ std::vector<std::size_t> flow_order(const Graph& graph) {
         ready.insert({first[reader], reader});
   }
   return order;
+}
+
+/// On a stage with a delay over steps dp coordinates run blocks of microbatches: what they keep is then S(0) of it. So
+/// do all stages that are as wide, among which data stays at one coordinate. Error: ZeRO 2 and 3 beside stages of
+/// another width, where rounds add up what coordinates do at the same time.
+Status divide_in_blocks(const Graph& graph, const std::vector<UnitPlace>& units, std::int32_t zero, Plan& plan) {
+  for (const Node& n : graph.nodes()) {
+    if (n.kind != Node::Kind::delay || n.in.empty()) continue;
+    plan.in_blocks.resize(static_cast<std::size_t>(plan.stages), false);
+    const std::int32_t mesh = units[static_cast<std::size_t>(n.unit)].mesh;
+    if (mesh >= plan.stages || plan.dp_width(mesh) == 1) continue;
+    for (std::int32_t s = 0; s < plan.stages; ++s) {
+      if (plan.dp_width(s) == plan.dp_width(mesh)) plan.in_blocks[static_cast<std::size_t>(s)] = true;
+      else if (zero >= 2)
+        return invalid(
+            fmt::format("delay '{}' over steps is on stage {} with dp={}, and stage {} has dp={}: with ZeRO {} give "
+                        "all stages one dp, put its unit on a stage with dp=1, or use ZeRO 1",
+                        n.op, mesh, plan.dp_width(mesh), s, plan.dp_width(s), zero));
+    }
+  }
+  return {};
 }
 
 /// Of parameters that updates join to one that is trained: its unit, with which they lie, wherever they were declared.
@@ -282,8 +303,6 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
           std::count(graph.units().begin(), graph.units().end(), unit.substr(graph.programs()[p].size() + 1)) > 0)
         return invalid("unit '" + unit + "' has the name of the actors of program '" + graph.programs()[p] +
                        "' in unit '" + unit.substr(graph.programs()[p].size() + 1) + "': choose another name");
-  TROUPE_TRY(check_owners(options.owners, plan));
-  plan.owners = options.owners;
   TROUPE_TRY(check_pipeline(options.pipeline, plan.stages, graph));
   if (options.pipeline.ordered() && !plan.has_one_step_program())
     return invalid("pipeline schedule " + to_string(options.pipeline) +
@@ -302,6 +321,9 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   TROUPE_TRY(check_cuts(graph, plan, stage_of_unit, ranges));
   TROUPE_TRY(check_widths(graph, plan, stage_of_unit));
   TROUPE_ASSIGN(out.units, units_on_meshes(graph, stage_of_unit, ranges, plan));
+  TROUPE_TRY(divide_in_blocks(graph, out.units, options.zero, plan));
+  TROUPE_TRY(check_owners(options.owners, plan));
+  plan.owners = options.owners;
   out.layout_costs = options.layout_costs.value_or(options.costs);
   return out;
 }

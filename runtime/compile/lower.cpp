@@ -42,10 +42,7 @@ class Lowering {
       }
       if (!s.ok()) return s;
     }
-    for (const LoweredNode& n : low_.nodes)
-      if (n.lag > 0 && n.delayed < 0)
-        return invalid("delay '" + n.name + "' of program '" + g_.programs()[n.program] +
-                       "' has no value to give: say feed_back(...)");
+    TROUPE_TRY(check_delays());
     for (auto& p : low_.params)
       for (const auto& grad : g_.grads()) {
         if (layouts_.home[grad.param] != p.tensor) continue;
@@ -358,16 +355,35 @@ class Lowering {
     return {};
   }
 
+  Status check_delays() const {
+    const auto is_made = [&](Value param) {
+      return std::any_of(g_.next_versions().begin(), g_.next_versions().end(),
+                         [&](const NextVersion& next) { return next.param == param; });
+    };
+    for (const Node& n : g_.nodes())
+      if (n.kind == Node::Kind::delay &&
+          (n.in.empty() ? low_.nodes[low_.producer[layouts_.home[n.out[0]]]].delayed < 0 : !is_made(n.in[0])))
+        return invalid("delay '" + n.op + "' of program '" + g_.programs()[n.program] +
+                       "' has no value to give: say feed_back(...)");
+    return {};
+  }
+
   /// An op that reads a tensor late, and (lower_feed_back) one that leaves it: data of the delay is whole on the stage
-  /// of its unit, and both ends are ops of segments, wherever the value is made and read.
+  /// of its unit, and both ends are ops of segments, wherever the value is made and read. Over steps the tensor is a
+  /// parameter.
   Status lower_delay(const Node& n) {
     if (g_.is_shared(n.unit))
       return invalid("delay '" + n.op + "' is in the shared unit '" + g_.units()[n.unit] +
                      "': name it in the unit before, on whose stage it lies");
     LoweredNode node = node_of(n, LoweredNode::Kind::op);
-    node.op = "delay";
-    node.lag = n.attrs.integer("lag");
+    node.op = n.in.empty() ? "delay" : "kept_microbatch";
+    node.end = LoweredNode::End::of_delay;
     node.attrs = {};
+    if (n.in.empty()) node.lag = n.attrs.integer("lag");
+    for (const Value kept : n.in) {
+      node.in.push_back(layouts_.home[kept]);
+      layouts_.fixed.insert(kept);  // whole on the model axes, as lower_params leaves it
+    }
     node.out = {add_end(n, n.name, g_.tensors()[n.out[0]].type)};
     layouts_.home[n.out[0]] = node.out[0];
     low_.nodes.push_back(std::move(node));
@@ -377,11 +393,20 @@ class Lowering {
   Status lower_feed_back(const Node& n) {
     const auto delay = static_cast<Value>(n.attrs.integer("delay"));
     LoweredNode node = node_of(n, LoweredNode::Kind::op);
-    node.op = "delay";
+    node.op = n.out.empty() ? "delay" : "keep_microbatch";
+    node.end = n.out.empty() ? LoweredNode::End::of_delay : LoweredNode::End::keeps;
     node.attrs = {};
     TROUPE_ASSIGN(const std::int32_t t,
                   want(n.in[0], node.mesh, full(node.mesh, NdSbp(mesh(node.mesh).axes.size(), Sbp::B())), n));
     node.in = {t};
+    if (!n.out.empty()) {
+      const TensorType& all = g_.tensors()[n.out[0]].type;
+      node.attrs.set("microbatches", all.shape[0]);
+      node.out = {layouts_.home[n.out[0]] = add_end(n, n.name, all)};
+      plan_.tensors[node.out[0]].rate = Rate::step;
+      low_.nodes.push_back(std::move(node));
+      return {};
+    }
     node.out = {add_end(n, n.name, g_.tensors()[delay].type)};
     low_.nodes[low_.producer[layouts_.home[delay]]].delayed = node.out[0];
     low_.nodes.push_back(std::move(node));

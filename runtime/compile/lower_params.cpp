@@ -97,6 +97,7 @@ void lower_params(const Graph& g, const std::vector<UnitPlace>& units, Plan& pla
     if (read_on.empty()) continue;
     LoweredParam p;
     p.unit = n.unit;
+    p.by_microbatch = n.by_microbatch;
     PlanTensor t;
     t.name = n.name;
     t.shape = g.tensors()[n.out[0]].type.shape;

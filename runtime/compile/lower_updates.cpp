@@ -46,8 +46,8 @@ void for_each_upstream(const Graph& g, Value value, const Visit& visit) {
     left.pop_back();
     if (!seen.insert(v).second) continue;
     visit(v);
-    // What is handed over lies elsewhere.
-    if (const UpdateNode* n = maker(g, v); n && n->kind != Kind::handed)
+    // What is handed over lies elsewhere; what is kept, segments make.
+    if (const UpdateNode* n = maker(g, v); n && n->kind != Kind::handed && n->kind != Kind::kept)
       left.insert(left.end(), n->in.begin(), n->in.end());
   }
 }
@@ -182,7 +182,7 @@ class UpdateLowering {
       if (n->kind == Kind::updated) continue;
       LoweredUpdateNode node{n->kind, n->op, n->name, n->attrs, -1, {}, {}};
       if (n->kind == Kind::gradient || n->kind == Kind::handed) node.param = param_index(n->in[0]);
-      else
+      else if (n->kind != Kind::kept)
         for (const Value v : n->in) node.in.push_back(value(v));
       for (const Value v : n->out) node.out.push_back(layouts_.home[v]);
       update_.nodes.push_back(std::move(node));
@@ -240,6 +240,10 @@ class UpdateLowering {
   Status check_params() const {
     const std::string& program = g_.programs()[linked_.program];
     const std::string& name = g_.tensors()[next_.front().param].name;
+    if (!g_.trains(linked_.program) && low_.params[param_index(next_.front().param)].by_microbatch)
+      return invalid("delay '" + name + "' over steps: program '" + program +
+                     "' minimizes nothing, so it makes no versions in which a step's values could be: say step_delay() "
+                     "in a program that does");
     if (!g_.trains(linked_.program))
       return invalid("next version of '" + name + "': program '" + program +
                      "' minimizes nothing, so it makes no updates: say next() in a program that does");
@@ -337,6 +341,10 @@ class UpdateLowering {
     const int dp = dp_axis(mesh);
     for (const UpdateNode* n : nodes_) {
       if (n->kind == Kind::updated) continue;
+      if (n->kind == Kind::kept) {
+        layouts_.home[n->out[0]] = layouts_.home[n->in[0]];
+        continue;
+      }
       for (const Value v : n->out) {
         PlanTensor t;
         t.name = g_.tensors()[v].name;

@@ -153,15 +153,20 @@ Value Graph::add_tensor(std::string name, TensorType type, Rate rate, std::int32
 Value Graph::param(const std::string& name, const Shape& shape, Init init, bool decay) {
   for (const auto& n : nodes_)
     if (n.kind == Node::Kind::param && n.name == name) {
+      if (n.by_microbatch) fail("parameter '" + name + "' is what a step_delay() keeps: choose another name");
       const auto& have = tensors_[n.out[0]].type.shape;
       if (have != shape)
         fail("parameter '" + name + "' has shape " + troupe::to_string(have) + " and is asked for as " +
              troupe::to_string(shape));
       return n.out[0];
     }
+  return add_param(name, {DType::f32, shape}, init, decay);
+}
+
+Value Graph::add_param(const std::string& name, TensorType type, Init init, bool decay, bool by_microbatch) {
   if (names_.count(name) > 0)
     fail("parameter '" + name + "' has the name of an actor or op of this graph: choose another one");
-  check_type("parameter '" + name + "'", {DType::f32, shape}, 1);
+  check_type("parameter '" + name + "'", type, 1);
   if (!std::isfinite(init.value) || (init.kind == Init::Kind::normal && init.value < 0))
     fail(fmt::format("parameter '{}' begins with {} {}: expected a finite number{}", name,
                      init.kind == Init::Kind::normal ? "the standard deviation" : "the constant", init.value,
@@ -173,7 +178,8 @@ Value Graph::param(const std::string& name, const Shape& shape, Init init, bool 
   n.program = -1;
   n.init = init;
   n.decay = decay;
-  const Value v = add_tensor(name, {DType::f32, shape}, Rate::step, static_cast<std::int32_t>(nodes_.size()));
+  n.by_microbatch = by_microbatch;
+  const Value v = add_tensor(name, std::move(type), Rate::step, static_cast<std::int32_t>(nodes_.size()));
   n.out = {v};
   nodes_.push_back(std::move(n));
   return v;
@@ -185,8 +191,8 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
   const bool update = are_of_update(in);
   if (!may_add("op '" + name + "' (" + op + ")", in, update)) return std::vector<Value>(8, 0);
   const auto* def = ops_->find(op);
-  if (!def) {
-    fail("op '" + op + "' (for '" + name + "') is not registered");
+  if (!def || def->by_microbatch) {
+    fail("op '" + op + "' (for '" + name + "') is " + (def ? "an end of a delay: say step_delay()" : "not registered"));
     return std::vector<Value>(8, 0);
   }
   std::vector<TensorType> types;
@@ -412,11 +418,49 @@ Value Graph::delay(const std::string& name, TensorType type, std::int64_t lag) {
   return nodes_.back().out[0];
 }
 
+Value Graph::step_delay(const std::string& name, TensorType type, std::int64_t lag) {
+  const std::string caller = "delay '" + name + "' over steps";
+  if (!may_add(caller, {})) return 0;
+  if (name.empty()) fail("a delay over steps without a name: choose one");
+  for (const char* end : {"keep_microbatch", "kept_microbatch"})
+    if (!ops_->find(end)) fail(caller + ": the op '" + end + "' is not registered: begin the ops with standard_ops()");
+  const ProgramSpec& spec = program_specs_[program_];
+  if (spec.stateful)
+    fail(caller + " in program '" + programs_[program_] +
+         "', which is stateful and so trains nothing: what a step leaves is part of the version that its update makes. "
+         "Say delay(), whose lag is in microbatches of one step");
+  constexpr std::int64_t most = 1000;
+  if (lag < 1 || lag > most) fail(fmt::format("{} has a lag of {}: possible are 1 to {} steps", caller, lag, most));
+  check_type(caller, type, 1);
+  TensorType all = type;
+  all.shape.insert(all.shape.begin(), spec.microbatches);
+  if (!status_.ok()) return 0;
+  Node n;
+  n.kind = Node::Kind::delay;
+  n.op = name;
+  n.attrs.set("lag", lag);
+  n.in = {add_param(name, std::move(all), Init::constant(0), false, true)};
+  n.name = unique(name + ".kept");
+  n.unit = current_unit();
+  n.program = program_;
+  n.out = {add_tensor(n.name, std::move(type), Rate::microbatch, static_cast<std::int32_t>(nodes_.size()))};
+  nodes_.push_back(std::move(n));
+  return nodes_.back().out[0];
+}
+
+Value Graph::step_delay(const std::string& name, Value value, std::int64_t lag) {
+  if (!may_add("delay '" + name + "' over steps", {value})) return 0;
+  const Value delay = step_delay(name, tensors_[value].type, lag);
+  feed_back(delay, value);
+  return delay;
+}
+
 void Graph::feed_back(Value delay, Value value) {
   if (!may_add("feed_back()", {delay, value})) return;
   const std::int32_t from = tensors_[delay].node;
   if (nodes_[from].kind != Node::Kind::delay)
-    return fail("feed_back() to '" + tensors_[delay].name + "', which is no delay: pass what delay() has returned");
+    return fail("feed_back() to '" + tensors_[delay].name +
+                "', which is no delay: pass what delay() or step_delay() has returned");
   const std::string caller = "feed_back() to delay '" + nodes_[from].op + "'";
   if (!check_program(caller, {delay, value})) return;
   if (is_param(value))
@@ -436,7 +480,16 @@ void Graph::feed_back(Value delay, Value value) {
   n.in = {value};
   n.unit = nodes_[from].unit;
   n.program = program_;
+  const std::vector<Value> kept = nodes_[from].in;  // of a step_delay: the parameter
+  if (kept.empty()) return nodes_.push_back(std::move(n));
+  const std::int64_t lag = nodes_[from].attrs.integer("lag");
+  n.out = {add_tensor(n.name, tensors_[kept[0]].type, Rate::step, static_cast<std::int32_t>(nodes_.size()))};
+  UpdateNode update{UpdateNode::Kind::kept, "", unique(n.name + ".step"), {}, n.out, {}, program_};
   nodes_.push_back(std::move(n));
+  update.out = {add_tensor(update.name, tensors_[kept[0]].type, Rate::step, -1)};
+  tensors_.back().update_node = static_cast<std::int32_t>(update_nodes_.size());
+  update_nodes_.push_back(update);
+  keep_versions(caller, update.out[0], kept[0], lag);
 }
 
 }  // namespace troupe::runtime

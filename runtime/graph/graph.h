@@ -104,9 +104,10 @@ struct Node {
   std::int32_t unit = 0;
   std::int32_t program = 0;
   bool backward = false;
-  std::int32_t of = -1;  ///< backward: the forward node whose gradient this is part of
-  Init init;             ///< parameters
-  bool decay = true;     ///< parameters: weight decay applies
+  std::int32_t of = -1;        ///< backward: the forward node whose gradient this is part of
+  Init init;                   ///< parameters
+  bool decay = true;           ///< parameters: weight decay applies
+  bool by_microbatch = false;  ///< parameters: what a step_delay keeps; dim 0 is the microbatch
 };
 
 /// Whether the attribute "reports" of an actor lists `name`: see Graph::actor.
@@ -114,11 +115,11 @@ bool lists_report(const Attrs& attrs, const std::string& name);
 
 /// A value that the update of a step has, or makes: see Graph::next.
 struct UpdateNode {
-  enum class Kind : std::uint8_t { op, gradient, updated, learning_rate, number, handed };
+  enum class Kind : std::uint8_t { op, gradient, updated, learning_rate, number, handed, kept };
   Kind kind = Kind::op;
   std::string op, name;
   Attrs attrs;
-  std::vector<Value> in, out;  ///< `in` of gradient, updated and handed: the parameter
+  std::vector<Value> in, out;  ///< `in` of gradient, updated and handed: the parameter; of kept: what feed_back makes
   std::int32_t program = 0;
 };
 
@@ -207,8 +208,19 @@ class Graph {
   /// another would read what another dp coordinate has made), a lag below 1, a name twice, ops without "delay"; in
   /// compile(): one that is never fed back; in a shared unit.
   Value delay(const std::string& name, TensorType type, std::int64_t lag = 1);
-  /// What the delay gives `lag` microbatches later. Once for each. Error: no delay(), one of another program; a value
-  /// of another type, a parameter.
+  /// A value that microbatch m of step s has of microbatch m of step s - lag: what feed_back() is given. Zeros in the
+  /// first `lag` steps of a run. So what makes the value may work on a step while what reads it still works on the one
+  /// before: actors that play while a learner learns (Impala: Espeholt et al., 2018). It is kept as parameter NAME, of
+  /// shape (microbatches, ...): saved, restored on any mesh and recovered with the version that the step makes; with a
+  /// lag above 1 the steps between are parameters NAME.lag1 and on. A void step is fed back, too. No gradient passes
+  /// through it. Error: a program that is stateful, or does not train; a type that no parameter can have; a lag below 1
+  /// or above 1000; a name that the graph has; in compile(): one that is never fed back, in a shared unit, with
+  /// CompileOptions::owners, or with ZeRO 2 or 3 where stages differ in dp and its own has more than one coordinate.
+  Value step_delay(const std::string& name, TensorType type, std::int64_t lag = 1);
+  /// The same of a value that is there already: feeds it back, too.
+  Value step_delay(const std::string& name, Value value, std::int64_t lag = 1);
+  /// What the delay gives `lag` microbatches, or steps, later. Once for each. Error: no delay() or step_delay(), one of
+  /// another program; a value of another type, a parameter.
   void feed_back(Value delay, Value value);
 
   /// Backward by graph rewriting, from a loss op's output; fills grads(). Once for a program: it trains then, with an
@@ -278,6 +290,10 @@ class Graph {
  private:
   friend class Differentiator;
   Value add_tensor(std::string name, TensorType type, Rate rate, std::int32_t node);
+  Value add_param(const std::string& name, TensorType type, Init init, bool decay, bool by_microbatch = false);
+  /// `to` becomes what `value`, a value of the update, was `lag` - 1 steps before: parameters TO.lag1 and on keep those
+  /// between. `caller` begins messages.
+  void keep_versions(const std::string& caller, Value value, Value to, std::int64_t lag);
   std::string unique(std::string name);
   /// The unit that a new node belongs to.
   std::int32_t current_unit();

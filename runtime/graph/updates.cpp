@@ -46,22 +46,27 @@ void Graph::hand_over(Value from, Value to, std::int64_t lag) {
                     "its version of the step",
                     tensors_[from].name, name, lag, most, tensors_[from].name));
   if (from == to) return fail("hand_over of '" + name + "' to itself");
+  keep_versions("hand_over of '" + tensors_[from].name + "' to '" + name + "'",
+                update_value(UpdateNode::Kind::handed, "handed", {from}), to, lag);
+}
+
+void Graph::keep_versions(const std::string& caller, Value value, Value to, std::int64_t lag) {
+  const std::string name = tensors_[to].name;
   const Node own = nodes_[tensors_[to].node];
-  Value handed = update_value(UpdateNode::Kind::handed, "handed", {from});
   const std::int32_t unit = std::exchange(unit_, own.unit);
   const bool needs_unit = std::exchange(needs_unit_, false);
   for (std::int64_t n = 1; n < lag && status_.ok(); ++n) {
     const std::string kept = fmt::format("{}.lag{}", name, n);
     if (names_.count(kept) > 0)
-      return fail("hand_over of '" + tensors_[from].name + "' to '" + name + "' keeps a version as parameter '" + kept +
+      return fail(caller + " keeps a version as parameter '" + kept +
                   "', a name that this graph has: choose another one there");
-    const Value between = param(kept, tensors_[to].type.shape, own.init, own.decay);
-    next(between, handed);
-    handed = between;
+    const Value between = add_param(kept, tensors_[to].type, own.init, own.decay, own.by_microbatch);
+    next(between, value);
+    value = between;
   }
   unit_ = unit;
   needs_unit_ = needs_unit;
-  next(to, handed);
+  next(to, value);
 }
 
 void Graph::next(Value param, Value value) {

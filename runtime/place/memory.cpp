@@ -21,7 +21,8 @@ std::int64_t& purpose(MemoryUse& m, PlanChannel::Kind kind) {
   using Kind = PlanChannel::Kind;
   switch (kind) {
     case Kind::activation:
-    case Kind::delayed: return m.activations;
+    case Kind::delayed:
+    case Kind::kept: return m.activations;
     case Kind::stash: return m.stash;
     case Kind::boundary: return m.boundary;
     case Kind::gradient:

@@ -4,19 +4,28 @@
 
 namespace troupe::runtime {
 
+std::int64_t MicrobatchOwners::owner(std::int64_t microbatch) const {
+  if (program_.stateful) return 0;
+  if (owners_) return (*owners_)[static_cast<std::size_t>(microbatch)];
+  if (!in_blocks_) return microbatch % width_;
+  return parts_overlapping({0, program_.microbatches}, width_, {microbatch, microbatch + 1}).lo;
+}
+
 std::vector<std::int32_t> MicrobatchOwners::microbatches(std::int64_t dp_index) const {
-  const bool in_turn = !program_.stateful && !owners_;
+  const bool in_turn = !program_.stateful && !owners_ && !in_blocks_;
   const auto size = static_cast<std::size_t>(count(dp_index));
   std::vector<std::int32_t> out;
   out.reserve(size);
-  for (std::int64_t m = in_turn ? dp_index : 0; out.size() < size; m += in_turn ? width_ : 1)
+  const std::int64_t first = in_turn ? dp_index : in_blocks_ ? block(dp_index).lo : 0;
+  for (std::int64_t m = first; out.size() < size; m += in_turn ? width_ : 1)
     if (owner(m) == dp_index) out.push_back(static_cast<std::int32_t>(m));
   return out;
 }
 
 std::int32_t MicrobatchOwners::microbatch_at(std::int64_t dp_index, std::int64_t act) const {
   if (owners_) return microbatches(dp_index)[static_cast<std::size_t>(act)];
-  return static_cast<std::int32_t>(program_.stateful ? act : act * width_ + dp_index);
+  if (program_.stateful) return static_cast<std::int32_t>(act);
+  return static_cast<std::int32_t>(in_blocks_ ? block(dp_index).lo + act : act * width_ + dp_index);
 }
 
 const std::vector<std::int32_t>& MicrobatchOwners::counts() const {
@@ -30,6 +39,7 @@ const std::vector<std::int32_t>& MicrobatchOwners::counts() const {
 std::int32_t MicrobatchOwners::count(std::int64_t dp_index) const {
   if (program_.stateful) return dp_index == 0 ? static_cast<std::int32_t>(program_.microbatches) : 0;
   if (owners_) return counts()[static_cast<std::size_t>(dp_index)];
+  if (in_blocks_) return static_cast<std::int32_t>(block(dp_index).size());
   return static_cast<std::int32_t>((program_.microbatches - dp_index + width_ - 1) / width_);
 }
 

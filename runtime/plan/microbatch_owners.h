@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "placement/sbp.h"
 #include "runtime/graph/graph.h"
 
 namespace troupe::runtime {
@@ -20,16 +21,16 @@ namespace troupe::runtime {
 /// A value for one thread: it remembers what it has counted, so a loop over coordinates or rounds keeps one object.
 class MicrobatchOwners {
  public:
-  /// Of a stage of `width` dp coordinates. `owners`: by microbatch; null: microbatch m is run by m mod width, and by
-  /// coordinate 0 where the program keeps state. REQUIRES: both outlive this object; owners has passed check_owners
-  /// (plan.h).
-  MicrobatchOwners(const ProgramSpec& program, std::int64_t width, const std::vector<std::int32_t>* owners)
-      : program_(program), width_(width), owners_(program.stateful ? nullptr : owners) {}
+  /// Of a stage of `width` dp coordinates. `owners`: by microbatch; null: microbatch m is run by m mod width, or, in
+  /// blocks, as S(0) divides them; where the program keeps state, by coordinate 0. REQUIRES: both outlive this object;
+  /// owners has passed check_owners (plan.h).
+  MicrobatchOwners(const ProgramSpec& program, std::int64_t width, const std::vector<std::int32_t>* owners,
+                   bool in_blocks)
+      : program_(program), width_(width), owners_(program.stateful ? nullptr : owners),
+        in_blocks_(in_blocks && !program.stateful && !owners) {}
 
   std::int64_t width() const { return width_; }
-  std::int64_t owner(std::int64_t microbatch) const {
-    return program_.stateful ? 0 : owners_ ? (*owners_)[static_cast<std::size_t>(microbatch)] : microbatch % width_;
-  }
+  std::int64_t owner(std::int64_t microbatch) const;
   std::vector<std::int32_t> microbatches(std::int64_t dp_index) const;
   /// The microbatch of a coordinate's act `act`, counted from 0: microbatches(dp_index)[act]. REQUIRES: there is one.
   std::int32_t microbatch_at(std::int64_t dp_index, std::int64_t act) const;
@@ -42,6 +43,8 @@ class MicrobatchOwners {
   std::int64_t acts_of_job(Rate rate) const { return rate == Rate::microbatch ? program_.microbatches : acts(rate, 0); }
 
  private:
+  /// Those of a coordinate. REQUIRES: in_blocks_.
+  Range block(std::int64_t dp_index) const { return split_range({0, program_.microbatches}, width_, dp_index); }
   std::int32_t count(std::int64_t dp_index) const;
   /// Microbatches by dp coordinate, counted once. REQUIRES: owners.
   const std::vector<std::int32_t>& counts() const;
@@ -49,6 +52,7 @@ class MicrobatchOwners {
   const ProgramSpec& program_;
   std::int64_t width_;
   const std::vector<std::int32_t>* owners_;
+  bool in_blocks_;
   mutable std::vector<std::int32_t> counts_;  // empty: not counted yet
 };
 

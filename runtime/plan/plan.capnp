@@ -80,4 +80,5 @@ struct Plan {
   chunks @12 :Int32 = 1;
   ahead @13 :Int32;
   weightsApart @14 :Bool;
+  inBlocks @15 :List(Bool);
 }

@@ -22,6 +22,7 @@ const char* to_string(PlanChannel::Kind kind) {
     case PlanChannel::Kind::commit: return "commit";
     case PlanChannel::Kind::feed: return "feed";
     case PlanChannel::Kind::delayed: return "delayed";
+    case PlanChannel::Kind::kept: return "kept";
     case PlanChannel::Kind::rounded: return "rounded";
     case PlanChannel::Kind::gathered: return "gathered";
     case PlanChannel::Kind::turn: return "turn";
@@ -172,6 +173,10 @@ Status check_owners(const std::vector<std::vector<std::int32_t>>& owners, const 
         fmt::format("there are owners of microbatches for {} stages; the plan has {}", owners.size(), plan.stages));
   if (!plan.has_one_step_program())
     return invalid("there are owners of microbatches, and several programs train: owners are those of one");
+  if (!plan.in_blocks.empty())
+    return invalid(
+        "there are owners of microbatches, and the graph has a delay over steps, whose stage divides them in blocks: "
+        "leave out CompileOptions::owners");
   for (std::int32_t s = 0; s < plan.stages; ++s) {
     const std::string where = fmt::format("stage {}: ", s);
     if (owners[s].size() != static_cast<std::size_t>(plan.step_spec().microbatches))

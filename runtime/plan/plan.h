@@ -108,6 +108,9 @@ struct Plan {
   /// Per stage: which dp coordinate runs each microbatch of a step. Empty: microbatch m is run by m mod width. Any
   /// table gives the same numbers, for gradients are exact sums.
   std::vector<std::vector<std::int32_t>> owners;
+  /// Per stage: whether its dp coordinates run the microbatches of a step in blocks, as S(0) divides them, where no
+  /// table says otherwise. Empty: none does. So it is on stages with a Graph::step_delay.
+  std::vector<bool> in_blocks;
   std::vector<PlanRole> roles;  ///< one per stage
   std::vector<PlanTensor> tensors;
   std::vector<PlanExchange> exchanges;
@@ -161,7 +164,9 @@ struct Plan {
   bool leads(Rank rank) const;
   /// Which dp coordinates of a stage run which microbatches of a program. Valid while this plan is.
   MicrobatchOwners owners_of(std::int32_t program, std::int32_t stage) const {
-    return {spec(program), dp_width(stage), is_step_program(program) && !owners.empty() ? &owners[stage] : nullptr};
+    const bool of_step = is_step_program(program);
+    return {spec(program), dp_width(stage), of_step && !owners.empty() ? &owners[stage] : nullptr,
+            of_step && !in_blocks.empty() && in_blocks[stage]};
   }
   /// That of the stage whose dp coordinates make up an exchange's rounds: where a gather ends, where a reduction
   /// begins. Of several stages, which then are equally wide, the first.

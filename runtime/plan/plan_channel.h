@@ -35,7 +35,8 @@ struct PlanChannel {
     turn,      ///< no bytes: a buffer of a ring is free for its next channel
     /// what a place saves of a group: its slots lie in the host arena (LocalPlan)
     snapshot,
-    delayed  ///< a microbatch is read by a later one (Graph::delay); no token goes from one step to the next
+    delayed,  ///< a microbatch is read by a later one (Graph::delay); no token goes from one step to the next
+    kept      ///< what a place's microbatches of a step leave for those of a later one (Graph::step_delay)
   };
   Kind kind = Kind::activation;
   std::string name;  ///< feed: the name that the session knows
@@ -63,8 +64,8 @@ struct PlanChannel {
   std::int32_t area = -1;
   std::int32_t shift = 0;
   bool control() const { return kind == Kind::go || kind == Kind::commit || kind == Kind::feed; }
-  /// Whether its readers act after its writer in each microbatch, or step.
-  bool passes_on() const { return kind != Kind::turn && kind != Kind::delayed; }
+  /// Whether its readers act after its writer in each microbatch, or step, before the step is over.
+  bool passes_on() const { return kind != Kind::turn && kind != Kind::delayed && kind != Kind::kept; }
   bool operator==(const PlanChannel&) const = default;
 };
 const char* to_string(PlanChannel::Kind kind);

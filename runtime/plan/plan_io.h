@@ -10,7 +10,7 @@
 namespace troupe::runtime {
 
 /// Version of the schema's meaning. read_plan refuses any other.
-inline constexpr std::uint32_t plan_version = 5;
+inline constexpr std::uint32_t plan_version = 6;
 
 /// The inverse of read_plan.
 std::vector<std::byte> write_plan(const Plan& plan);

@@ -185,6 +185,8 @@ std::vector<std::byte> write_plan(const Plan& p) {
     h.setEps(program.optimizer->eps);
     h.setWeightDecay(program.optimizer->weight_decay);
   }
+  auto in_blocks = b.initInBlocks(static_cast<unsigned>(p.in_blocks.size()));
+  for (unsigned i = 0; i < p.in_blocks.size(); ++i) in_blocks.set(i, p.in_blocks[i]);
   auto owners = b.initOwners(static_cast<unsigned>(p.owners.size()));
   for (unsigned i = 0; i < p.owners.size(); ++i)
     set_numbers(owners.init(i, static_cast<unsigned>(p.owners[i].size())), p.owners[i]);

@@ -1,7 +1,8 @@
 // The ops of an update actor that makes parameters by ops (Graph::next), in order. An operand that is no scratch memory
 // is a parameter of the update's slot (its output 0), by index: `in` at port `own_version`: as it is before the update;
 // `out` at port 0: as the next version has it. In a plan that does not keep the version before, both are the same
-// memory. `in` at another port is a tensor that an exchange has brought there (Graph::hand_over).
+// memory. `in` at another port is a tensor that an exchange has brought there (Graph::hand_over),
+// or what the step's microbatches have left (Graph::step_delay).
 #pragma once
 
 #include "runtime/plan/plan.h"
@@ -17,7 +18,7 @@ inline constexpr const char* param_of_gradient = "param";
 /// () -> f32 (1)
 inline constexpr const char* learning_rate = "update.learning_rate";
 inline constexpr const char* number = "update.number";
-/// (x) -> x; with the attribute `always` in void steps, too: what is handed over needs no gradient
+/// (x) -> x; with the attribute `always` in void steps, too: what is handed over, or kept, needs no gradient
 inline constexpr const char* copy = "update.copy";
 inline constexpr const char* always = "always";
 

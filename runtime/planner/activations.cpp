@@ -65,7 +65,10 @@ Status make_channels(PlanDraft& draft, const Edges& edges) {
   for (const LoweredNode& n : low.nodes)
     if (n.delayed >= 0) delays.emplace(n.delayed, n.lag);
   for (std::int32_t t = 0; t < static_cast<std::int32_t>(draft.plan.tensors.size()); ++t) {
-    if (low.producer[t] < 0 || draft.plan.tensors[t].gradient_of >= 0 || delays.count(t) > 0) continue;
+    // Gradients, and what is kept for a later step: make_parameters.
+    if (low.producer[t] < 0 || draft.plan.tensors[t].gradient_of >= 0 || draft.plan.tensors[t].rate == Rate::step ||
+        delays.count(t) > 0)
+      continue;
     for (const auto& [role, writer] : edges.writer[t]) {
       auto readers = edges.readers[t];
       std::erase_if(readers,

@@ -17,7 +17,9 @@ void make_credits(PlanDraft& draft, const Segments& segments, std::int32_t progr
     ActorRef first, last;
     for (const auto& [w, nodes] : segments.nodes) {
       const LoweredNode& n = draft.low.nodes[nodes.front()];
-      if (w.role != role || n.virtual_stage != k || n.mesh != role || n.program != program) continue;
+      if (w.role != role || n.virtual_stage != k || n.mesh != role || n.program != program ||
+          n.end == LoweredNode::End::keeps)
+        continue;
       if (draft.at(w).pass == Pass::forward) {
         if (first.actor < 0) first = w;
       } else if (last.actor < 0 || draft.at(w).pass <= draft.at(last).pass) {

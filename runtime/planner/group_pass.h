@@ -19,6 +19,7 @@ struct ParameterGroup {
   std::string name;
   std::vector<const LoweredUpdate*> updates;  ///< whose ops make some of them
   bool whole = false;                         ///< these ops do not keep rows apart: each dp coordinate has all
+  bool by_microbatch = false;                 ///< what step_delays keep: each dp coordinate has its microbatches'
 };
 
 class GroupPass {
@@ -27,8 +28,7 @@ class GroupPass {
   GroupPass(PlanDraft& draft, const Segments& segments, const Edges& edges, const ParameterScheme& scheme,
             const ParameterGroup& group, Optimizers& out);
   void run();
-  /// Once the slots of all groups are there: the exchanges that hand parameters over to this one, and the ops of its
-  /// updates.
+  /// Once the slots of all groups are there: what brings its updates more than gradients, and their ops.
   void finish();
 
  private:
@@ -74,15 +74,22 @@ class GroupPass {
                           const std::vector<ActorRef>& readers);
 
   // update_ops.cpp
-  /// Adds, for each parameter that is handed over to the group, an exchange that its update actors read. Returns, by
-  /// tensor that arrives, the port where they find it.
-  std::map<std::int32_t, std::int32_t> hand_over();
+  /// By tensor that arrives at the group's update actors for their ops, the port where they find it.
+  using Ports = std::map<std::int32_t, std::int32_t>;
+  /// Adds an exchange that brings them a parameter that is handed over.
+  void hand_over(const LoweredUpdateNode& handed, Ports& ports);
+  /// Adds a channel in which the microbatches of a step leave what is kept for a later one.
+  void keep(const LoweredUpdateNode& kept, Ports& ports);
+  /// The next port of the update actor on a stage is where `tensor` arrives.
+  void note_port(std::int32_t stage, std::int32_t tensor, Ports& ports);
   /// Gives the ops of the group's updates to its update actors.
-  void add_update_ops(const std::map<std::int32_t, std::int32_t>& handed);
+  void add_update_ops(const Ports& arriving);
 
   // zero_shares.cpp
   /// Adds the tensors that say which share of the group's parameters each dp coordinate updates.
   void make_shares();
+  /// Registers the shares of the group, which those read that read its parameters. Returns these, by stage.
+  std::map<std::int32_t, std::set<ActorRef>> read_shares();
   /// Adds exchanges in which each place, after the update of its share, gathers all shares in its parameter slot.
   void gather_updated();
   /// Adds exchanges that gather the group's parameters whole from the shares before they are used: one for each

@@ -22,6 +22,10 @@ struct LoweredNode {
   bool backward = false;
   std::int32_t delayed = -1;  ///< tensor of the program that it reads `lag` microbatches late; not among `in`
   std::int64_t lag = 0;
+  /// An end of a delay (Graph::delay, Graph::step_delay). One that keeps what it is given for a later step is a segment
+  /// of its own: nothing else of the step waits for what it reads.
+  enum class End : std::uint8_t { none, of_delay, keeps };
+  End end = End::none;
   Rate rate = Rate::microbatch;
 };
 
@@ -32,6 +36,7 @@ struct LoweredParam {
   std::vector<std::int32_t> stages;  ///< ascending
   std::vector<std::int32_t> grads;   ///< one tensor per use, in graph order
   std::int32_t update = -1;          ///< index into Lowered::updates; -1: no op of an update reads or makes it
+  bool by_microbatch = false;        ///< what a step_delay keeps: each dp coordinate has its microbatches'
 };
 
 /// A value that the ops of an update read: a tensor of the plan, or a parameter (index into Lowered::params).
@@ -47,7 +52,7 @@ struct LoweredUpdateNode {
   Attrs attrs;
   std::int32_t param = -1;  ///< gradient, handed: of which parameter, as UpdateValue::param
   std::vector<UpdateValue> in;
-  std::vector<std::int32_t> out;  ///< tensors of the plan
+  std::vector<std::int32_t> out;  ///< tensors of the plan; kept: what the microbatches have left
 };
 
 /// Parameters that the ops of an update join (Graph::next).

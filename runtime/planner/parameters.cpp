@@ -8,7 +8,7 @@ namespace troupe::runtime {
 Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edges& edges,
                            const ParameterScheme& scheme) {
   // Of those that ops make the groups are their own: kept apart, AdamW's are what they are without them.
-  enum Makes : std::uint8_t { adamw, ops_by_rows, ops_of_whole };
+  enum Makes : std::uint8_t { adamw, ops_by_rows, ops_of_whole, microbatches };
   // unit, mesh, program that trains it, what makes its next version
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t, Makes>, ParameterGroup> groups;
   for (std::size_t p = 0; p < draft.low.params.size(); ++p) {
@@ -17,9 +17,10 @@ Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edg
     const std::int32_t program = draft.plan.params[p].program;
     const LoweredUpdate* by = param.update < 0 ? nullptr : &draft.low.updates[param.update];
     const std::int32_t unit = by ? by->unit : param.unit;
-    const Makes makes = !by ? adamw : by->by_rows ? ops_by_rows : ops_of_whole;
+    const Makes makes = !by ? adamw : param.by_microbatch ? microbatches : by->by_rows ? ops_by_rows : ops_of_whole;
     ParameterGroup& group = groups[{unit, mesh, program, makes}];
     group.whole = makes == ops_of_whole;
+    group.by_microbatch = makes == microbatches;
     if (by && std::count(group.updates.begin(), group.updates.end(), by) == 0) group.updates.push_back(by);
     group.program = program < 0 ? draft.plan.step_program() : program;
     group.params.push_back(p);
@@ -27,9 +28,10 @@ Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edg
     group.stages = param.stages;
     group.name = draft.prefix(group.program) + draft.graph.units()[unit] + (param.stages.size() > 1 ? ".tied" : "") +
                  (draft.plan.trains() && program < 0 ? ".fixed" : "") +
-                 (makes == adamw         ? ""
-                  : makes == ops_by_rows ? ".by_ops"
-                                         : ".by_ops.whole");
+                 (makes == adamw          ? ""
+                  : makes == ops_by_rows  ? ".by_ops"
+                  : makes == microbatches ? ".kept"
+                                          : ".by_ops.whole");
   }
   Optimizers out;
   std::vector<GroupPass> passes;
@@ -43,12 +45,16 @@ GroupPass::GroupPass(PlanDraft& draft, const Segments& segments, const Edges& ed
     : draft_(draft), segments_(segments), edges_(edges), group_(group), out_(out),
       trained_(draft.plan.params[group.params[0]].program >= 0),
       divided_(draft.plan.meshes[group.mesh].axis_size("dp") > 1), keeps_version_(trained_ && scheme.keeps_version),
-      scheme_(trained_ && divided_ && !group.whole ? scheme : ParameterScheme{}) {}
+      scheme_(!trained_ || !divided_ || group.whole ? ParameterScheme{}
+              : group.by_microbatch                 ? ParameterScheme{.updates_shares = true, .stores_shares = true}
+                                                    : scheme) {}
 
 void GroupPass::run() {
   if (scheme_.updates_shares) make_shares();
   std::map<std::int32_t, std::set<ActorRef>> readers;
-  if (scheme_.stores_shares) {
+  if (group_.by_microbatch) {
+    readers = read_shares();
+  } else if (scheme_.stores_shares) {
     readers = gather_for_uses();
   } else {
     for (auto p : group_.params)
@@ -73,7 +79,14 @@ void GroupPass::run() {
 }
 
 void GroupPass::finish() {
-  if (!group_.updates.empty()) add_update_ops(hand_over());
+  if (group_.updates.empty()) return;
+  Ports ports;
+  for (const LoweredUpdate* update : group_.updates)
+    for (const LoweredUpdateNode& n : update->nodes) {
+      if (n.kind == UpdateNode::Kind::handed) hand_over(n, ports);
+      if (n.kind == UpdateNode::Kind::kept) keep(n, ports);
+    }
+  add_update_ops(ports);
 }
 
 void GroupPass::add_optimizer(std::int32_t s, std::set<ActorRef> readers, std::int32_t exponents) {

@@ -9,6 +9,13 @@ namespace troupe::runtime {
 
 namespace {
 
+/// The node that has made what a tensor holds, before any boxing; -1: a parameter.
+std::int32_t maker_of(const Lowered& low, std::int32_t tensor) {
+  auto from = low.producer[tensor];
+  while (from >= 0 && low.nodes[from].kind == LoweredNode::Kind::boxing) from = low.producer[low.nodes[from].in[0]];
+  return from;
+}
+
 /// Error: on one stage data leaves a unit for another one and comes back, where units gather their parameters in turn,
 /// each once for its pass.
 Status check_units_in_a_row(const Graph& graph, const Lowered& low) {
@@ -16,10 +23,9 @@ Status check_units_in_a_row(const Graph& graph, const Lowered& low) {
   std::map<Stage, std::map<std::int32_t, std::set<std::int32_t>>> stages;  // by unit: those whose ops its ops read
   for (const LoweredNode& n : low.nodes)
     for (const auto t : n.in) {
-      auto from = low.producer[t];
-      while (from >= 0 && low.nodes[from].kind == LoweredNode::Kind::boxing) from = low.producer[low.nodes[from].in[0]];
+      const auto from = maker_of(low, t);
       // An end of a delay has no parameters to gather.
-      if (from < 0 || n.backward || n.kind != LoweredNode::Kind::op || n.op == "delay") continue;
+      if (from < 0 || n.backward || n.kind != LoweredNode::Kind::op || n.end != LoweredNode::End::none) continue;
       const LoweredNode& maker = low.nodes[from];
       if (maker.kind == LoweredNode::Kind::op && maker.unit != n.unit && maker.virtual_stage == n.virtual_stage)
         stages[{n.program, n.virtual_stage}][n.unit].insert(maker.unit);
@@ -50,9 +56,9 @@ Status check_flow(const Graph& graph, const Plan& plan, const Lowered& low, cons
   if (!plan.trains() || (!plan.ordered() && !scheme.stores_shares)) return {};
   for (const LoweredNode& n : low.nodes)
     for (const auto t : n.in) {
-      const auto from = low.producer[t];
-      if (!plan.is_step_program(n.program) || n.backward || from < 0 ||
-          low.nodes[from].virtual_stage <= n.virtual_stage)
+      const auto from = maker_of(low, t);
+      if (!plan.is_step_program(n.program) || n.backward || n.kind == LoweredNode::Kind::boxing || from < 0 ||
+          n.end == LoweredNode::End::keeps || low.nodes[from].virtual_stage <= n.virtual_stage)
         continue;
       const auto where = [&](const LoweredNode& node) {
         return fmt::format("unit '{}' on stage {}", graph.units()[node.unit], node.virtual_stage);

@@ -62,7 +62,7 @@ struct ReusedMemory {
 };
 /// What the parameters' pass leaves for later ones.
 struct Optimizers {
-  /// (segment or user-defined actor, parameter) -> the gathered tensor that it reads
+  /// (segment or user-defined actor, parameter) -> the tensor that it reads: gathered, or a share
   std::map<std::pair<ActorRef, std::int32_t>, std::int32_t> gathered;
   std::set<ActorRef> after_commit;  ///< exchanges that wait for the commit
   std::vector<ReusedMemory> reused;

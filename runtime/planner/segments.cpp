@@ -38,7 +38,10 @@ std::vector<Pass> passes_of(const PlanDraft& draft) {
   return out;
 }
 
-using Group = std::tuple<std::int32_t, std::int32_t, std::int32_t, Pass, Rate>;  // program, mesh, unit, pass, rate
+/// Program, mesh, unit, pass, rate; and the node, where it is a segment of its own, else -1.
+using Group = std::tuple<std::int32_t, std::int32_t, std::int32_t, Pass, Rate, std::int32_t>;
+
+bool is_alone(const LoweredNode& n) { return n.end == LoweredNode::End::keeps; }
 
 }  // namespace
 
@@ -69,7 +72,7 @@ Segments make_segments(PlanDraft& draft) {
       group[i] = group[from];
       part[i] = part[from] + (low.nodes[from].kind == LoweredNode::Kind::op ? 0 : 1);
     } else {
-      group[i] = {n.program, n.mesh, n.unit, pass_of[i], n.rate};
+      group[i] = {n.program, n.mesh, n.unit, pass_of[i], n.rate, is_alone(n) ? static_cast<std::int32_t>(i) : -1};
       for (auto t : n.in) {
         const auto from = low.producer[t];
         if (from < 0 || (group[from] != group[i] && !follows(group[i], group[from]))) continue;
@@ -94,7 +97,7 @@ Segments make_segments(PlanDraft& draft) {
     auto [it, fresh] = segments.try_emplace({group[i], part[i]});
     if (fresh) {
       PlanActor a;
-      const auto [program, mesh, unit, pass, rate] = group[i];
+      const auto [program, mesh, unit, pass, rate, alone] = group[i];
       a.kind = PlanActor::Kind::segment;
       a.program = program;
       a.rate = rate;
@@ -107,7 +110,7 @@ Segments make_segments(PlanDraft& draft) {
           (pass == Pass::forward || !draft.begins_pipeline(n.virtual_stage)))
         a.priority = draft.priority(urgent_priority, n.virtual_stage);
       a.run = run_of(program, static_cast<Run>(pass));
-      a.name = segment_name(draft, program, unit, pass, part[i]);
+      a.name = alone < 0 ? segment_name(draft, program, unit, pass, part[i]) : draft.prefix(program) + n.name;
       for (auto role : plan.stages_on(mesh)) it->second[role] = draft.add_actor(role, a, n.virtual_stage);
     }
     out.node_actor[i] = it->second;
@@ -128,7 +131,7 @@ void take_turns(PlanDraft& draft, const Segments& segments) {
   std::set<std::tuple<std::int32_t, std::int32_t, Pass>> begun;  // role, virtual stage, pass
   for (const auto& [w, nodes] : segments.nodes) {
     const LoweredNode& n = draft.low.nodes[nodes.front()];
-    if (!plan.ordered() || !plan.is_step_program(n.program) || n.mesh != w.role) continue;
+    if (!plan.ordered() || !plan.is_step_program(n.program) || n.mesh != w.role || is_alone(n)) continue;
     // Forward and backward segments follow the first of their pass by themselves; weight gradients wait for no other.
     const bool first = begun.insert({w.role, n.virtual_stage, draft.at(w).pass}).second;
     draft.at(w).takes_turns = first || draft.at(w).pass == Pass::weights;

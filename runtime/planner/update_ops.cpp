@@ -16,35 +16,36 @@ using Where = PlanOperand::Where;
 /// The ops of one group.
 class UpdatePlanner {
  public:
-  /// `in_place`: the slot has one version. `handed`: by tensor that is handed over, the update's port where it arrives.
+  /// `in_place`: the slot has one version. `arriving`: by tensor that is handed over or kept, the update's port where
+  /// it arrives.
   UpdatePlanner(PlanDraft& draft, const ParameterGroup& group, bool in_place,
-                const std::map<std::int32_t, std::int32_t>& handed)
-      : draft_(draft), group_(group), in_place_(in_place), handed_(handed) {}
+                const std::map<std::int32_t, std::int32_t>& arriving)
+      : draft_(draft), group_(group), in_place_(in_place), arriving_(arriving) {}
 
   std::vector<PlanOp> run() {
-    find_handed();
+    find_always();
     if (in_place_) copy_what_is_overwritten();
     const bool any_adamw = std::any_of(group_.params.begin(), group_.params.end(),
                                        [&](std::size_t p) { return !draft_.plan.params[p].by_ops; });
     if (any_adamw) add(update_ops::adamw, group_.name, {}, {});
     for (const LoweredUpdate* update : group_.updates)
       for (const LoweredUpdateNode& n : update->nodes)
-        if (n.kind != UpdateNode::Kind::handed) add(*update, n);
+        if (n.kind != UpdateNode::Kind::handed && n.kind != UpdateNode::Kind::kept) add(*update, n);
     for (const LoweredUpdate* update : group_.updates)
       for (const auto& [param, value] : update->makes)
-        if (written_.insert(param).second) copy(operand(value), slot(param, Where::out), is_handed_.count(param) > 0);
+        if (written_.insert(param).second) copy(operand(value), slot(param, Where::out), is_always_.count(param) > 0);
     return std::move(ops_);
   }
 
  private:
-  /// Parameters that are made of nothing but what is handed over.
-  void find_handed() {
-    for (std::size_t before = 1; is_handed_.size() != before;) {
-      before = is_handed_.size();
+  /// Parameters that are made of nothing but what is handed over or kept: in void steps, too.
+  void find_always() {
+    for (std::size_t before = 1; is_always_.size() != before;) {
+      before = is_always_.size();
       for (const LoweredUpdate* update : group_.updates)
         for (const auto& [param, v] : update->makes)
-          if (v.param < 0 ? handed_.count(v.tensor) > 0 : !v.next && is_handed_.count(v.param) > 0)
-            is_handed_.insert(param);
+          if (v.param < 0 ? arriving_.count(v.tensor) > 0 : !v.next && is_always_.count(v.param) > 0)
+            is_always_.insert(param);
     }
   }
 
@@ -62,7 +63,7 @@ class UpdatePlanner {
       PlanTensor t = draft_.plan.tensors[update_ops::part_of(draft_.plan.params[p])];
       const std::string name = t.name + ".before";
       const std::int32_t tensor = draft_.add_tensor(std::move(t), name);
-      copy(slot(p, Where::in), scratch(tensor), is_handed_.count(p) > 0);
+      copy(slot(p, Where::in), scratch(tensor), is_always_.count(p) > 0);
       before_[p] = tensor;
     }
   }
@@ -94,7 +95,8 @@ class UpdatePlanner {
       case UpdateNode::Kind::number: return update_ops::number;
       case UpdateNode::Kind::op:
       case UpdateNode::Kind::updated:
-      case UpdateNode::Kind::handed: break;  // operands, no ops
+      case UpdateNode::Kind::handed:
+      case UpdateNode::Kind::kept: break;  // operands, no ops
     }
     return n.op;
   }
@@ -119,8 +121,8 @@ class UpdatePlanner {
   }
   static PlanOperand scratch(std::int32_t tensor) { return {Where::scratch, 0, 0, 0, tensor}; }
   PlanOperand operand(const UpdateValue& v) const {
-    if (const auto handed = handed_.find(v.tensor); v.param < 0 && handed != handed_.end())
-      return {Where::in, handed->second, 0, 0, v.tensor};
+    if (const auto arrives = arriving_.find(v.tensor); v.param < 0 && arrives != arriving_.end())
+      return {Where::in, arrives->second, 0, 0, v.tensor};
     if (v.param < 0) {
       const auto made = made_.find(v.tensor);
       return made == made_.end() ? scratch(v.tensor) : made->second;
@@ -132,8 +134,8 @@ class UpdatePlanner {
   PlanDraft& draft_;
   const ParameterGroup& group_;
   const bool in_place_;
-  const std::map<std::int32_t, std::int32_t>& handed_;
-  std::set<std::int32_t> is_handed_;
+  const std::map<std::int32_t, std::int32_t>& arriving_;
+  std::set<std::int32_t> is_always_;
   std::vector<PlanOp> ops_;
   std::map<std::int32_t, std::int32_t> before_;  // parameter -> its version before, copied
   std::map<std::int32_t, PlanOperand> made_;     // tensor -> the parameter of the slot that it is
@@ -142,35 +144,39 @@ class UpdatePlanner {
 
 }  // namespace
 
-std::map<std::int32_t, std::int32_t> GroupPass::hand_over() {
-  std::map<std::int32_t, std::int32_t> ports;
-  for (const LoweredUpdate* update : group_.updates)
-    for (const LoweredUpdateNode& n : update->nodes) {
-      if (n.kind != UpdateNode::Kind::handed) continue;
-      const PlanParam& param = plan().params[n.param];
-      PlanExchange x;
-      x.name = param.name + ".to." + group_.name;
-      x.program = group_.program;
-      x.rate = Rate::step;
-      x.moves.push_back({param.stored(), n.out[0]});
-      std::set<std::int32_t> roles(group_.stages.begin(), group_.stages.end());
-      const auto from = plan().stages_on(plan().tensors[param.stored()].mesh);
-      roles.insert(from.begin(), from.end());
-      const std::int32_t stored = param.stored();
-      for (const auto& [stage, end] : draft_.add_exchange(std::move(x), {roles.begin(), roles.end()}, 0, false)) {
-        if (const auto home = draft_.home(stage, stored)) draft_.add_reader(home->channel, end);
-        if (update_.count(stage) == 0) continue;
-        const auto port = static_cast<std::int32_t>(draft_.at(update_.at(stage)).in.size());
-        const auto same = ports.emplace(n.out[0], port).first;
-        ASSERT(same->second == port, group_.name, stage, same->second, port);  // its stages' updates have equal ports
-        add_result(PlanChannel::Kind::activation, {n.out[0]}, end, {update_.at(stage)});
-      }
-    }
-  return ports;
+void GroupPass::hand_over(const LoweredUpdateNode& handed, Ports& ports) {
+  const std::int32_t stored = plan().params[handed.param].stored();
+  PlanExchange x;
+  x.name = plan().params[handed.param].name + ".to." + group_.name;
+  x.program = group_.program;
+  x.rate = Rate::step;
+  x.moves.push_back({stored, handed.out[0]});
+  std::set<std::int32_t> roles(group_.stages.begin(), group_.stages.end());
+  const auto from = plan().stages_on(plan().tensors[stored].mesh);
+  roles.insert(from.begin(), from.end());
+  for (const auto& [stage, end] : draft_.add_exchange(std::move(x), {roles.begin(), roles.end()}, 0, false)) {
+    if (const auto home = draft_.home(stage, stored)) draft_.add_reader(home->channel, end);
+    if (update_.count(stage) == 0) continue;
+    note_port(stage, handed.out[0], ports);
+    add_result(PlanChannel::Kind::activation, handed.out, end, {update_.at(stage)});
+  }
 }
 
-void GroupPass::add_update_ops(const std::map<std::int32_t, std::int32_t>& handed) {
-  std::vector<PlanOp> ops = UpdatePlanner(draft_, group_, !keeps_version_, handed).run();
+void GroupPass::keep(const LoweredUpdateNode& kept, Ports& ports) {
+  for (const auto& [stage, update] : update_) {
+    note_port(stage, kept.out[0], ports);
+    add_result(PlanChannel::Kind::kept, kept.out, edges_.writer[kept.out[0]].at(stage), {update});
+  }
+}
+
+void GroupPass::note_port(std::int32_t stage, std::int32_t tensor, Ports& ports) {
+  const auto port = static_cast<std::int32_t>(draft_.at(update_.at(stage)).in.size());
+  const auto same = ports.emplace(tensor, port).first;
+  ASSERT(same->second == port, group_.name, stage, same->second, port);  // its stages' updates have equal ports
+}
+
+void GroupPass::add_update_ops(const Ports& arriving) {
+  std::vector<PlanOp> ops = UpdatePlanner(draft_, group_, !keeps_version_, arriving).run();
   const std::int64_t tensors = place_scratch(draft_, ops);
   std::int64_t own = 0;
   double seconds = 0;

@@ -51,6 +51,16 @@ void GroupPass::make_shares() {
       plan().tensors[tensor].sbp[dp_axis(plan().meshes[group_.mesh])] = sbp;
 }
 
+std::map<std::int32_t, std::set<ActorRef>> GroupPass::read_shares() {
+  std::map<std::int32_t, std::set<ActorRef>> readers;
+  for (auto p : group_.params)
+    for (const ActorRef& r : edges_.readers[low().params[p].tensor]) {
+      readers[r.role].insert(r);
+      out_.gathered[{r, low().params[p].tensor}] = plan().params[p].stored();
+    }
+  return readers;
+}
+
 void GroupPass::gather_updated() {
   PlanExchange gather;
   gather.name = group_.name + ".all_gather";

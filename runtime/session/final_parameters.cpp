@@ -21,8 +21,10 @@ Expected<std::vector<std::int32_t>> find_parameters(const Plan& plan, const std:
     if (at == plan.params.end()) return refuse("which no parameter of the plan is called");
     const auto index = static_cast<std::int32_t>(at - plan.params.begin());
     if (std::find(found.begin(), found.end(), index) != found.end()) return refuse("twice");
-    found.push_back(index);
     const PlanTensor& t = plan.tensors[static_cast<std::size_t>(at->tensor)];
+    if (t.dtype != DType::f32)
+      return refuse(fmt::format("which a delay keeps as {}: only f32 is brought", to_string(t.dtype)));
+    found.push_back(index);
     bytes += elements(t.shape) * size_of(t.dtype);
     if (bytes > final_parameters_bytes_max)
       return refuse(

@@ -233,6 +233,8 @@ class Game final : private DecisionSink {
 
   Status check_finished();
   static bool has_token(const actors::Ports& ports);
+  /// An actor that has not acted, because it has no version of its parameters to read.
+  bool waits_for_first_version(const Place& place, const GameActor& a) const;
 
   void measure();
   /// Seconds in which the busiest interface or link carries, over the whole game, microbatches that were left out

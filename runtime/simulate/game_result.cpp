@@ -23,7 +23,7 @@ Status Game::check_finished() {
         const auto& ports = a->core_.ports();
         // A gather may have no token, no lack of slots and no act under way: it waits for the parameters.
         if (lines < 160 && (!ports.missing_credits().empty() || !a->core_.idle() || has_token(ports) ||
-                            a->plan_.rate == Rate::round)) {
+                            a->plan_.rate == Rate::round || waits_for_first_version(*place, *a))) {
           waits += fmt::format("\n  rank {}: {}", place->local.rank, a->core_.explain());
           ++lines;
         }
@@ -41,6 +41,17 @@ Status Game::check_finished() {
               fmt::format("imbalance: channel '{}' still holds tokens for '{}' on rank {} when every step is done",
                           a->core_.ports().in_specs()[i].name, a->core_.spec().name, place->local.rank));
   return {};
+}
+
+bool Game::waits_for_first_version(const Place& place, const GameActor& a) const {
+  const actors::Ports& ports = a.core_.ports();
+  if (ports.acts() > 0 || !plan_.is_step_program(a.plan_.program)) return false;
+  const PlanRole& role = plan_.roles[static_cast<std::size_t>(place.local.stage)];
+  for (std::size_t i = 0; i < a.plan_.in.size(); ++i)
+    if (role.channels[static_cast<std::size_t>(a.plan_.in[i])].kind == PlanChannel::Kind::parameter &&
+        ports.queued(static_cast<int>(i)) == 0)
+      return true;
+  return false;
 }
 
 bool Game::has_token(const actors::Ports& ports) {

@@ -12,7 +12,9 @@ namespace {
 /// None where programs or places differ in their microbatches, and where turns, rounds or feeds count the microbatches
 /// of a whole step.
 std::vector<std::int64_t> few_microbatches(const Plan& plan) {
-  if (!plan.has_one_step_program() || plan.ordered() || !plan.owners.empty() || plan.step_spec().sequential) return {};
+  if (!plan.has_one_step_program() || plan.ordered() || !plan.owners.empty() || plan.step_spec().sequential ||
+      !plan.in_blocks.empty())
+    return {};
   for (const auto& x : plan.exchanges)
     if (x.rate == Rate::round) return {};
   for (const auto& role : plan.roles)

@@ -13,7 +13,7 @@ Status ChannelCheck::check_ends(std::int32_t id) const {
   const PlanChannel& c = role_.channels[id];
   if (c.slots < 1 || c.slots > count_max)
     return refuse(c, fmt::format("has {} slots: expected 1 to {}", c.slots, count_max));
-  if (!known(c.rate) || c.kind > PlanChannel::Kind::delayed)
+  if (!known(c.rate) || c.kind > PlanChannel::Kind::kept)
     return refuse(c, "has a rate or kind that this version does not know");
   if (!among(c.program, plan_.programs.size())) return refuse(c, "belongs to no program");
   if (c.writer >= 0) {
@@ -24,7 +24,8 @@ Status ChannelCheck::check_ends(std::int32_t id) const {
     if (w.rate == Rate::step && c.rate == Rate::microbatch)
       return refuse("imbalance: '" + w.name + "' acts once per step and cannot fill channel '" + c.name +
                     "' once per microbatch");
-    if (w.rate == Rate::microbatch && c.rate == Rate::step && c.kind != PlanChannel::Kind::gradient)
+    if (w.rate == Rate::microbatch && c.rate == Rate::step && c.kind != PlanChannel::Kind::gradient &&
+        c.kind != PlanChannel::Kind::kept)
       return refuse("imbalance: '" + w.name + "' acts once per microbatch and channel '" + c.name +
                     "' carries one token per step");
     if (!goes_with(w.rate, c.rate))
@@ -85,6 +86,7 @@ Status ChannelCheck::check_kind(const PlanChannel& c) const {
         return refuse(c, "has gradients of parameter '" + plan_.params[param].name + "', which program '" +
                              plan_.programs[w->program].name + "' does not train");
   TROUPE_TRY(check_delay(c));
+  if (c.kind == Kind::kept) TROUPE_TRY(check_kept(c));
   if (c.kind == Kind::snapshot || (w && w->kind == PlanActor::Kind::snapshot)) TROUPE_TRY(check_snapshot(c));
   if (w) return {};
   const bool commit = c.kind == Kind::commit, feed = c.kind == Kind::feed;
@@ -155,6 +157,19 @@ Status ChannelCheck::check_delay(const PlanChannel& c) const {
     return refuse(c, "is no delay: one segment writes one tensor there, and one reads it");
   if (!plan_.spec(c.program).stateful)
     return refuse(c, "delays microbatches of program '" + plan_.programs[c.program].name + "', which is not stateful");
+  return {};
+}
+
+/// A segment whose only op keeps what each microbatch has, and the update that makes it the next version.
+Status ChannelCheck::check_kept(const PlanChannel& c) const {
+  const PlanActor& w = role_.actors[c.writer];
+  const bool keeps = w.kind == PlanActor::Kind::segment && w.rate == Rate::microbatch &&
+                     plan_.is_step_program(w.program) && w.ops.size() == 1 && w.ops[0].op == "keep_microbatch";
+  if (!keeps || c.rate != Rate::step || c.slots != 1 || c.tensors.size() != 1 || c.readers.size() != 1 ||
+      role_.actors[c.readers[0].actor].kind != PlanActor::Kind::update)
+    return refuse(c,
+                  "keeps nothing for a later step: one segment leaves one tensor there, of all microbatches of a "
+                  "step, and one update takes it");
   return {};
 }
 

@@ -17,6 +17,25 @@ bool in_dp_parts(const Plan& plan, const PlanTensor& t) {
   return t.rate != Rate::microbatch && dp >= 0 && mesh.axes[dp].size > 1 && t.sbp[dp].is_split();
 }
 
+/// Of an end of a Graph::step_delay: a place has, and by its own microbatches, one part of the argument that has those
+/// of the step.
+Status check_by_microbatch(const Plan& plan, std::int32_t stage, const PlanActor& a, const PlanOp& op) {
+  const PlanTensor& all = plan.tensors[(op.op == "keep_microbatch" ? op.out : op.in)[0].tensor];
+  const ProgramSpec& spec = plan.spec(a.program);
+  const int dp = dp_axis(plan.meshes[stage]);
+  const bool own = all.rate == Rate::step && all.mesh == stage && !all.shape.empty() &&
+                   all.shape[0] == spec.microbatches && a.rate == Rate::microbatch &&
+                   a.kind == PlanActor::Kind::segment && plan.is_step_program(a.program) &&
+                   (plan.dp_width(stage) == 1 || (!plan.in_blocks.empty() && plan.in_blocks[stage]));
+  bool whole = own;
+  for (std::size_t axis = 0; own && axis < all.sbp.size(); ++axis)
+    whole &= plan.meshes[stage].axes[axis].size == 1 ||
+             (static_cast<int>(axis) == dp ? all.sbp[axis] == Sbp::S(0) : all.sbp[axis].is_broadcast());
+  if (whole) return {};
+  return invalid("op '" + op.name + "' (" + op.op + ") of '" + a.name + "' works on '" + all.name +
+                 "', which has not, at each place, the microbatches that the place runs");
+}
+
 }  // namespace
 
 Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops) {
@@ -32,9 +51,10 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
                                    op.out.size(), def->inputs, def->outputs));
       for (const auto* side : {&op.in, &op.out})
         for (const auto& o : *side)
-          if (!update && in_dp_parts(plan, plan.tensors[o.tensor]))
+          if (!update && !def->by_microbatch && in_dp_parts(plan, plan.tensors[o.tensor]))
             return invalid(name + "(" + op.op + ") works on '" + plan.tensors[o.tensor].name +
                            "', of which a place has a part only");
+      if (def->by_microbatch) TROUPE_TRY(check_by_microbatch(plan, stage, a, op));
       std::vector<TensorType> in, out, local_in, local_out;
       auto type = [&](const PlanOperand& o, std::vector<TensorType>& whole, std::vector<TensorType>& local) {
         const PlanTensor& t = plan.tensors[o.tensor];

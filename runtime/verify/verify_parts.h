@@ -61,6 +61,7 @@ class ChannelCheck : private StageView {
  private:
   static bool goes_with(Rate actor, Rate channel);
   Status check_delay(const PlanChannel& c) const;
+  Status check_kept(const PlanChannel& c) const;
   Status check_snapshot(const PlanChannel& c) const;
   Status check_versions(const PlanChannel& c) const;
   std::ptrdiff_t count_makers(const PlanChannel& feed) const;

@@ -67,6 +67,9 @@ Status check_meshes(const Plan& plan) {
       if (plan.runs_on(p, s) && plan.dp_width(s) > plan.spec(p).microbatches)
         return invalid(fmt::format("stage {} has dp={}, more than the {} microbatches of a step of program '{}'", s,
                                    plan.dp_width(s), plan.spec(p).microbatches, plan.programs[p].name));
+  if (!plan.in_blocks.empty() && std::ssize(plan.in_blocks) != plan.stages)
+    return invalid(fmt::format("the plan says of {} stages how they divide microbatches, and has {}",
+                               plan.in_blocks.size(), plan.stages));
   TROUPE_TRY(check_owners(plan.owners, plan));
   for (std::size_t m = static_cast<std::size_t>(plan.stages); m < plan.meshes.size(); ++m) {
     const Mesh& mesh = plan.meshes[m];
@@ -242,10 +245,11 @@ Status check_tables(const Plan& plan) {
   for (const auto& p : plan.params) {
     if (!among(p.tensor, plan.tensors.size())) return invalid("parameter '" + p.name + "' has no tensor");
     const PlanTensor& t = plan.tensors[p.tensor];
-    if (!tensors.insert(p.tensor).second || t.rate != Rate::step || t.dtype != DType::f32 || t.gradient_of >= 0 ||
-        p.init > Init::Kind::normal ||
+    if (!tensors.insert(p.tensor).second || t.rate != Rate::step || (t.dtype != DType::f32 && !p.by_ops) ||
+        t.gradient_of >= 0 || p.init > Init::Kind::normal ||
         std::any_of(t.sbp.begin(), t.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); }))
-      return invalid("parameter '" + p.name + "' has no f32 tensor '" + t.name + "' of its own that lasts for a step");
+      return invalid("parameter '" + p.name + "' has no tensor '" + t.name +
+                     "' of its own that lasts for a step, f32 where AdamW makes it");
     if (p.program != -1 &&
         !(among(p.program, plan.programs.size()) && plan.programs[static_cast<std::size_t>(p.program)].optimizer))
       return invalid("parameter '" + p.name + "' is trained by a program that does not train");

@@ -44,8 +44,10 @@ class UpdateCheck : private StageView {
     for (const PlanOperand& o : op.in) {
       if (o.where == Where::scratch) continue;
       if (o.where == Where::in && o.port != update_ops::own_version) {
-        if (in(a_, o.port).kind == PlanChannel::Kind::activation) continue;
-        return refuse(name + "reads channel '" + in(a_, o.port).name + "', which hands nothing over");
+        if (const auto kind = in(a_, o.port).kind;
+            kind == PlanChannel::Kind::activation || kind == PlanChannel::Kind::kept)
+          continue;
+        return refuse(name + "reads channel '" + in(a_, o.port).name + "', which hands nothing over and keeps nothing");
       }
       const PlanParam& p = param(o.index);
       if (o.where == Where::out && (p.by_ops ? made_.count(o.index) == 0 : !adamw_))

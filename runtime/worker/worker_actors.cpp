@@ -188,9 +188,9 @@ Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
     part.rounded = !ref.grads.empty() && plan_channel(a.in[ref.grads[0].port]).kind == PlanChannel::Kind::rounded;
     part.exponent_offset = exponent_at(plan_channel(a.out[0]), ref.index);
     part.index = ref.param;
+    part.item_bytes = size_of(plan.tensors[p.tensor].dtype);
     part.param_offset = plan_channel(a.out[0]).offsets[ref.index] +
-                        (part.extent.empty() ? 0
-                                             : offset_in(part.extent, stored) * size_of(plan.tensors[p.tensor].dtype));
+                        (part.extent.empty() ? 0 : offset_in(part.extent, stored) * part.item_bytes);
     part.moments_offset = places[static_cast<std::size_t>(ref.param)].moments;
     part.decay = p.decay;
     part.by_ops = p.by_ops;

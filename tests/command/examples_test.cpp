@@ -55,14 +55,15 @@ TEST_CASE("example custom_op: its gradients find the factor, with the same bits 
   }
 }
 
-TEST_CASE("example actor_learner: each act reads version step - lag, and learns; processes and simulations agree") {
+TEST_CASE(
+    "example actor_learner: a step learns of what version step - lag has played; processes and simulations agree") {
   for (const int lag : {0, 1, 4}) {
     CAPTURE(lag);
     const auto o = run({EXAMPLE_ACTOR_LEARNER, std::to_string(lag)});
     check_success(o);
     std::string told;  // the first steps have fewer versions behind them
-    for (int k = 0; k < lag; ++k) told += "lag " + std::to_string(k) + ": 1 acts\n";
-    told += "lag " + std::to_string(lag) + ": " + std::to_string(400 - lag) + " acts\nmean reward ";
+    for (int k = 0; k < lag; ++k) told += "lag " + std::to_string(k) + ": 1 steps\n";
+    told += "lag " + std::to_string(lag) + ": " + std::to_string(400 - lag) + " steps\nmean reward ";
     REQUIRE_MESSAGE(o.out.starts_with(told), o.out);
     // The best player gets 0.9, one that draws its moves (0.9 + 3 * 0.3) / 4.
     CHECK(std::stod(o.out.substr(told.size())) > 0.9 * 0.9);

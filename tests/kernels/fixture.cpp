@@ -138,6 +138,7 @@ std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, std::vec
   call.rng_key = 0x1234567890abcdefull;
   call.step = 17;
   call.first_sample = options.first_sample;
+  call.microbatch = options.microbatch;
   if (op.check) {
     const Status fits = op.check(call);
     REQUIRE_MESSAGE(fits.ok(), fits.message());

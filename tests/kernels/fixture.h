@@ -71,7 +71,7 @@ struct RunOptions {
   float* peak = nullptr;       ///< of outputs named in OpDef::accumulates
   bool accumulate = false;
   std::vector<Tensor> before;  ///< outputs' contents before the call; NaN when empty
-  std::int64_t first_sample = 0;
+  std::int64_t first_sample = 0, microbatch = 0;
   /// the op's, from call to call (empty: the first one); null: zero, and forgotten
   std::vector<std::byte>* state = nullptr;
 };

@@ -205,6 +205,8 @@ std::vector<OpCase> build() {
       {"accumulate", "accumulate", {f({3, 7, 29})}, {}, 0, 1, r::accumulate},
       {"delay", "delay", {f({3, 7, 29})}, {}, 0, 1, r::accumulate},
       {"delay, several blocks", "delay", {f({40001})}, {}, 0, 1, r::accumulate},
+      {"keep_microbatch", "keep_microbatch", {f({3, 7, 29})}, {{"microbatches", N{1}}}, 0, 1, r::accumulate},
+      {"kept_microbatch", "kept_microbatch", {f({1, 70, 290})}, {}, 0, 1, r::accumulate},
       {"relu", "relu", {f({3, 7, 29})}, {}, 0, 1, r::relu},
       {"relu_grad", "relu_grad", {f({3, 7, 29}), f({3, 7, 29})}, {}, 0, 1, r::relu_grad},
       {"bias_add", "bias_add", {f({3, 4, 21}), f({21})}, {{"unit", N{7}}}, 0, 1, r::bias_add},

@@ -100,6 +100,7 @@ class Interpreter {
     call.scratch = {aligned, static_cast<std::size_t>(bytes)};
     call.attrs = &n.attrs;
     call.par = &serial_;
+    call.microbatch = microbatch;
     call.first_sample = microbatch * g_.program_specs()[static_cast<std::size_t>(n.program)].samples;
     if (def->check)
       if (const Status s = def->check(call); !s.ok()) die(n.name + ": " + s.message());

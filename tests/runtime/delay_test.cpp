@@ -480,7 +480,7 @@ TEST_CASE("a delay is refused by name where no place could keep it, or what it i
         const Value d = g.delay("state", type), x = g.op("relu", {d})[0];
         g.feed_back(x, d);
       },
-      "which is no delay: pass what delay() has returned");
+      "which is no delay: pass what delay() or step_delay() has returned");
   has([&](Graph& g) { g.feed_back(g.delay("state", type), 77); }, "feed_back() reads value 77, which is none");
   has(
       [&](Graph& g) {

@@ -26,7 +26,9 @@ TEST_CASE(
         owners.push_back(static_cast<std::int32_t>(m < width ? m : below(width)));
       std::shuffle(owners.begin(), owners.end(), random);
     }
-    const MicrobatchOwners s(program, width, owners.empty() ? nullptr : &owners);
+    const bool in_blocks = owners.empty() && below(2) == 0;
+    const MicrobatchOwners s(program, width, owners.empty() ? nullptr : &owners, in_blocks);
+    CAPTURE(in_blocks);
     CAPTURE(program.microbatches);
     CAPTURE(width);
     CAPTURE(program.sequential);
@@ -45,6 +47,14 @@ TEST_CASE(
         ++runs[static_cast<std::size_t>(m)];
         CHECK(s.owner(m) == d);
         if (!owners.empty()) CHECK(owners[static_cast<std::size_t>(m)] == d);
+      }
+      if (in_blocks && !program.stateful) {
+        const Range part = split_range({0, program.microbatches}, width, d);
+        CHECK(part.size() == std::ssize(mine));
+        CHECK((mine.empty() || mine.front() == part.lo));
+        CHECK((mine.empty() || mine.back() + 1 == part.hi));
+      } else if (owners.empty() && !program.stateful) {
+        CHECK(std::all_of(mine.begin(), mine.end(), [&](std::int32_t m) { return m % width == d; }));
       }
       std::vector<std::int32_t> rounds;
       for (std::int32_t r = 0; r < s.rounds(); ++r)
@@ -68,7 +78,7 @@ TEST_CASE("a schedule with owners gives each coordinate the acts that they say, 
   program.microbatches = width * each;
   std::vector<std::int32_t> owners;
   for (std::int64_t m = 0; m < program.microbatches; ++m) owners.push_back(static_cast<std::int32_t>(m / each));
-  const MicrobatchOwners s(program, width, &owners);
+  const MicrobatchOwners s(program, width, &owners, false);
   std::int64_t acts = 0, present = 0;
   for (std::int64_t d = 0; d < width; ++d) {
     acts += s.acts(Rate::microbatch, d);

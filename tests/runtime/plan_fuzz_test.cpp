@@ -169,6 +169,7 @@ TEST_CASE(
     Pipeline pipeline = {};
     bool updates = false;  ///< some are ops'
     bool delays = false;   ///< with a program "recur", whose microbatches read each other
+    bool kept = false;     ///< with values that a later step reads
   };
   for (const Base& b : {Base{{1}},
                         {{2}},
@@ -180,8 +181,9 @@ TEST_CASE(
                         {{2, 2}, 0, {Pipeline::Kind::zero_bubble, 1}},
                         {{2}, 0, {}, true},
                         {{3}, 1, {}, true},
-                        {{2, 1}, 0, {}, false, true}}) {
-    s.evaluates_first = b.updates;  // "train" goes on then
+                        {{2, 1}, 0, {}, false, true},
+                        {{2, 3}, 1, {}, false, false, true}}) {
+    s.evaluates_first = b.updates || b.kept;  // "train" goes on then
     Graph g = graph(ops, s);
     if (b.updates)
       for (const ParamGrad& trained : g.grads()) {
@@ -190,6 +192,13 @@ TEST_CASE(
         else if (name == "layer1.up") keep_average(g, trained.param, 0.5);
         else if (name == "layer1.down") use_muon(g, trained.param);
       }
+    if (b.kept) {
+      g.unit("layer0");
+      const Value before = g.step_delay("kept", {DType::f32, {2, 6}}, 2);
+      const Value x = g.actor("data", "kept.x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
+      g.unit("layer2");
+      g.feed_back(before, g.op("weighted_sum", {x, before}, {{"b", 0.5}})[0]);
+    }
     if (b.delays) {
       g.program("recur", {.microbatches = 4, .samples = 1, .stateful = true});
       g.unit("layer0");

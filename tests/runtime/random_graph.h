@@ -39,6 +39,7 @@ struct RandomCase {
   std::vector<std::int32_t> stage_of_unit;
   std::vector<std::vector<std::int32_t>> owners;
   Pipeline pipeline;
+  std::int32_t most_zero = 3;  ///< ZeRO stage: a delay over steps on stages of several widths wants 0 or 1
   std::int64_t microbatches = 1, samples = 1, eval_microbatches = 1;
   std::uint64_t network_seed = 0;
   std::string text;  // for people
@@ -98,8 +99,9 @@ class RandomGraph {
             static_cast<std::int32_t>(std::count_if(cuts.begin(), cuts.end(), [&](auto cut) { return cut <= u; })));
     }
     c.network_seed = 1 + random() % 1000;
+    if (has_delay() && std::count(c.dp.begin(), c.dp.end(), c.dp[0]) != std::ssize(c.dp)) c.most_zero = 1;
     // Rounds (ZeRO 2 and 3) want microbatches in turn wherever another stage waits for them.
-    if (below(2) && (seed_ % 4 < 2 || stages == 1)) c.owners = random_owners(c, random);
+    if (below(2) && (seed_ % 4 < 2 || stages == 1) && !has_delay()) c.owners = random_owners(c, random);
     c.text += "; dp";
     for (auto d : c.dp) c.text += " " + std::to_string(d);
     for (const auto& stage : c.owners) {
@@ -144,6 +146,15 @@ class RandomGraph {
     Value x = g.actor("data", prefix + "x", {}, {{"x", {DType::f32, {c.samples, width_}}}},
                       {{"stream", std::string("x")}})[0];
     std::vector<Value> seen = {x};
+    std::mt19937 of_delay(seed_ + 2);  // draws of its own, as draw_updates
+    Value kept = kernels::no_value;
+    if (train && has_delay()) {
+      if (of_delay() % 2 == 0) g.unit("kept");
+      kept = g.step_delay("kept", {DType::f32, {c.samples, width_}}, 1 + of_delay() % 3);
+      x = g.op("weighted_sum", {x, kept}, {{"b", 0.5}})[0];
+      seen.push_back(x);
+      c.text += " kept";
+    }
     std::vector<std::string> square = {"w0"};
     auto weight = [&](const std::string& name) {  // now and then an earlier one again: tied
       std::string n = below(5) == 0 ? square[static_cast<std::size_t>(below(static_cast<std::uint32_t>(square.size())))]
@@ -192,12 +203,15 @@ class RandomGraph {
       if (below(5) == 0) g.report(prefix + "see." + name, x);
       seen.push_back(x);
     }
+    if (kept >= 0) g.feed_back(kept, seen[of_delay() % seen.size()]);
     g.unit("out");
     x = g.op("linear", {x, g.param("head", {width_, width_}, Init::normal(0.3f))})[0];
     Value t = g.actor("data", prefix + "t", {}, {{"t", {DType::f32, {c.samples, width_}}}},
                       {{"stream", std::string("t")}})[0];
     return g.op("mse_loss", {x, t}, {{"scale", 1.0 / static_cast<double>(c.microbatches * c.samples)}})[0];
   }
+
+  bool has_delay() const { return seed_ % 5 == 1; }
 
   const kernels::OpSet& ops_;
   unsigned seed_;

@@ -98,7 +98,7 @@ CompileOptions options_of(unsigned seed, const RandomCase& c) {
   o.pipeline = c.pipeline;
   if (!o.pipeline.ordered()) o.pipeline.ahead = static_cast<std::int32_t>(seed / 4 % 3);
   o.pipeline.weights_apart = !o.pipeline.ordered() && seed / 12 % 2 == 0;
-  o.zero = static_cast<std::int32_t>(seed % 4);
+  o.zero = std::min(c.most_zero, static_cast<std::int32_t>(seed % 4));
   o.keeps_version = seed / 8 % 3 == 0;
   o.keeps_copies = seed / 8 % 3 == 1;
   o.owners = c.owners;
