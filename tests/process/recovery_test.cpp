@@ -267,3 +267,73 @@ TEST_CASE("a job that could not go on is refused: a plan that overwrites what it
   REQUIRE_MESSAGE(relays.ok(), relays.status().message());
   CHECK(test_app().run(*relays, job).status.message().find("trains nothing") != std::string::npos);
 }
+
+namespace {
+
+/// Two players make what a learner reads two steps later, and a state of their own goes on from step to step.
+Plan player_and_learner() {
+  Graph g(test_app().ops());
+  g.program("train", {4, 2});
+  const auto data = [&](const std::string& name) {
+    return g.actor("data", name, {}, {{name, {DType::f32, {2, 6}}}}, {{"stream", name}})[0];
+  };
+  g.model("player");
+  const Value state = g.step_delay("state", {DType::f32, {2, 6}});
+  const Value next = g.op("weighted_sum", {data("x"), state}, {{"b", 0.5}})[0];
+  g.feed_back(state, next);
+  g.report("state", next);
+  g.model("learner");
+  const Value before = g.step_delay("played", next, 2);
+  const Value y = g.op("linear", {before, g.param("w", {6, 6}, Init::normal(0.3f))})[0];
+  g.minimize(g.op("mse_loss", {y, data("t")}, {{"scale", 0.1}})[0], {});
+  CompileOptions o;
+  o.seed = 7;
+  o.keeps_version = true;
+  o.models = {{"player", stage_meshes({2})}, {"learner", stage_meshes({1})}};
+  auto p = compile(g, o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  return *std::move(p);
+}
+
+}  // namespace
+
+TEST_CASE("20 workers of a player and a learner are killed: what is kept from step to step goes on, bit for bit") {
+  const Plan plan = player_and_learner();
+  const auto run = [&](const std::vector<std::string>& drills) {
+    std::vector<std::vector<double>> heard;
+    JobOptions job;
+    job.recovers = true;
+    job.detect_budget_ms = 1000;
+    job.session.steps = recovered_job_steps;
+    job.session.on_step = [&](const StepResult& step) {
+      heard.push_back({step.loss, step.grad_norm});
+      for (const Report& r : step.reports) heard.back().insert(heard.back().end(), r.values.begin(), r.values.end());
+    };
+    for (const std::string& drill : drills) job.inject.push_back(*parse_injection(drill));
+    const JobResult result = test_app().run(plan, job);
+    REQUIRE_MESSAGE(result.status.ok(), result.status.message());
+    CHECK(result.missed_drills.empty());
+    std::size_t lost = 0;
+    for (const Incident& i : result.incidents) lost += i.lost.size();
+    CHECK(lost == drills.size());
+    return std::pair(result.params_hash, heard);
+  };
+  const auto whole = run({});
+  CHECK(whole.second.size() == recovered_job_steps);
+  for (const auto& drills : std::vector<std::vector<std::string>>{
+           {"SIGKILL@played.kept.next:before#3/worker2", "SIGKILL@state.kept.next:mid#9/worker0"},
+           {"SIGKILL@played.kept.next:after#40/worker2", "SIGKILL@state.kept.next:after#13/worker1"},
+           {"SIGKILL@player.kept.update:before#2/worker0", "SIGKILL@player.kept.update:mid#5/worker1"},
+           {"SIGKILL@learner.kept.update:mid#4/worker2", "SIGKILL@player.kept.update:after#7/worker0"},
+           {"SIGKILL@learner.kept.update:after#6/worker2", "SIGKILL@exchange:mid#11/worker1"},
+           {"SIGKILL@learner.kept.update:before#11/worker2", "SIGKILL@actor:mid#5/worker0"},
+           {"SIGKILL@commit#3/worker0", "SIGKILL@commit#3/worker1"},
+           {"SIGKILL@commit#9/worker2", "SIGKILL@forward:mid#17/worker0"},
+           {"SIGKILL@commit#5/worker0", "SIGKILL@commit#5/worker2"},
+           {"SIGKILL@backward:mid#9/worker2", "SIGKILL@forward:after#2/worker1"}}) {
+    CAPTURE(drills[0]);
+    const auto one = run(drills);
+    CHECK(one.first == whole.first);
+    CHECK(one.second == whole.second);
+  }
+}
