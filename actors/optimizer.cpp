@@ -273,7 +273,7 @@ Status DigestBody::run(const ActContext& c, Parallel& par) {
   for (auto& part : parts_) {
     if (par.stopping()) return stopped();
     part.view.data = params_.at(c.act.in[0].token.slot) + part.offset;
-    const bool finite = part.view.dtype != DType::f32 ||
+    const bool finite = !part.finite || part.view.dtype != DType::f32 ||
                         kernels::all_finite(reinterpret_cast<const float*>(part.view.data),
                                             part.view.extent.elements());
     report(part, {kernels::digest(part.view, par), finite}, c);
@@ -298,7 +298,7 @@ Status DigestBody::issue(const ActContext& c, Parallel& par) {
   device_.ops->land(par.queue(), device_.host_of(c.act.number), words, std::ssize(parts_) * 3 * size_of(DType::i64));
   par.after([this, c, landed] {
     for (std::size_t i = 0; i < parts_.size(); ++i)
-      report(parts_[i], {{landed[3 * i], landed[3 * i + 1]}, landed[3 * i + 2] == 0}, c);
+      report(parts_[i], {{landed[3 * i], landed[3 * i + 1]}, !parts_[i].finite || landed[3 * i + 2] == 0}, c);
   });
   return {};
 }

@@ -115,6 +115,7 @@ class DigestBody final : public Body {
     kernels::View view;
     std::int64_t offset;
     std::int32_t param = 0;  ///< index into Plan::params
+    bool finite = true;      ///< another value is divergence
   };
   /// `wanted`: asked for each part as it is read; empty: none is.
   DigestBody(std::vector<Part> parts, PortMemory params, ReportSink report,

@@ -151,7 +151,7 @@ Status ShardWriter::write_part(const ActContext& c, UnderWay& shard, std::size_t
 
 Checksum ShardWriter::look_at(UnderWay& shard, std::size_t index, const std::byte* block, std::int64_t bytes) {
   const ShardEntry& e = spec_.entries[index];
-  if (e.dtype == DType::f32 &&
+  if (e.finite && e.dtype == DType::f32 &&
       !kernels::all_finite(reinterpret_cast<const float*>(block), bytes / static_cast<std::int64_t>(sizeof(float)))) {
     std::lock_guard lock(mutex_);
     shard.ruined = std::min(shard.ruined, index);

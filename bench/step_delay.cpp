@@ -1,6 +1,6 @@
 // What a delay over steps is worth: bench_step_delay [MS [STEPS]]. An actor's model and a learner's, each on a worker
-// whose kernels sleep MS (20) milliseconds a step in all (the paced device); the learner reads what the actor has made in
-// the same step, or LAG steps before. Each lag in turn, five rounds: medians of a step, and ratios paired by round.
+// whose kernels sleep MS (20) milliseconds a step in all (the paced device); the learner reads what the actor has made
+// in the same step, or LAG steps before. Each lag in turn, five rounds: medians of a step, and ratios paired by round.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,8 +38,7 @@ Expected<Plan> pair_of(const App& app, std::int64_t lag, double model_s) {
   if (lag > 0) made = g.step_delay("made", made, lag);
   const Value w = g.param("w", {8, 8}, Init::normal(0.1f));
   g.minimize(g.op("mse_loss", {g.op("linear", {made, w})[0], data("t")}, {})[0], {}, {w});
-  TROUPE_ASSIGN(Plan plan,
-                compile(g, {.models = {{"actor", stage_meshes({1})}, {"learner", stage_meshes({1})}}}));
+  TROUPE_ASSIGN(Plan plan, compile(g, {.models = {{"actor", stage_meshes({1})}, {"learner", stage_meshes({1})}}}));
   const auto works = [](const PlanActor& a) {
     return a.kind == PlanActor::Kind::segment && (a.ops.size() != 1 || a.ops[0].op != "keep_microbatch");
   };

@@ -23,6 +23,7 @@ struct ShardEntry {
   Shape shape;              ///< of the whole tensor
   Extent extent;            ///< not empty
   std::int64_t offset = 0;  ///< in the data section, a multiple of storage_alignment
+  bool finite = true;       ///< while it is written another value ruins it
   std::int64_t bytes() const { return extent.elements() * size_of(dtype); }
   bool operator==(const ShardEntry&) const = default;
 };

@@ -24,6 +24,12 @@ Inferred infer_kept(Types in, const Attrs&) {
   return std::vector{TensorType{in[0].dtype, {in[0].shape.begin() + 1, in[0].shape.end()}}};
 }
 
+/// Of one microbatch, whatever the place has of others.
+OpCost cost_of_one(Types in, Types out, const Attrs&) {
+  const auto bytes = [](const TensorType& t) { return static_cast<double>(elements(t.shape) * size_of(t.dtype)); };
+  return {0, 2 * std::min(bytes(in[0]), bytes(out[0]))};
+}
+
 }  // namespace
 
 std::vector<OpDef> delay_ops() {
@@ -35,9 +41,11 @@ std::vector<OpDef> delay_ops() {
              .attributes = {{integer_attribute("microbatches")}},
              .infer = infer_keep};
   keep.by_microbatch = true;
+  keep.cost = cost_of_one;
   keep.cpu = cpu::keep_microbatch;
   OpDef kept{.name = "kept_microbatch", .inputs = 1, .outputs = 1, .infer = infer_kept};
   kept.by_microbatch = true;
+  kept.cost = cost_of_one;
   kept.cpu = cpu::kept_microbatch;
   return {op, keep, kept};
 }

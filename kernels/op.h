@@ -110,7 +110,7 @@ struct Call {
   void* queue = nullptr;      ///< of a CUDA body: the stream (cudaStream_t) on which it issues its kernels
   std::uint64_t rng_key = 0;  ///< philox_key(seed, logical name of the forward op)
   std::int64_t step = 0;
-  std::int64_t microbatch = -1;   ///< index within the step, of the whole job; -1: of an update
+  std::int64_t microbatch = -1;   ///< index within the step, of the whole job; -1: of a step
   std::int64_t first_sample = 0;  ///< global index, within the step, of row 0 of dim 0
 };
 

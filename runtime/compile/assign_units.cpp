@@ -121,23 +121,28 @@ std::vector<std::size_t> flow_order(const Graph& graph) {
   return order;
 }
 
-/// On a stage with a delay over steps dp coordinates run blocks of microbatches: what they keep is then S(0) of it. So
-/// do all stages that are as wide, among which data stays at one coordinate. Error: ZeRO 2 and 3 beside stages of
-/// another width, where rounds add up what coordinates do at the same time.
-Status divide_in_blocks(const Graph& graph, const std::vector<UnitPlace>& units, std::int32_t zero, Plan& plan) {
+/// A dp coordinate of a stage with a delay over steps runs a block of microbatches: what it keeps is then S(0) of all.
+/// Error: delays of a program on stages of several widths; in one with feeds, whose microbatches come in the order of
+/// their numbers.
+Status make_blocks(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan) {
+  std::map<std::int32_t, const Node*> first;  // by program: a delay on a stage of several coordinates
   for (const Node& n : graph.nodes()) {
-    if (n.kind != Node::Kind::delay || n.in.empty()) continue;
-    plan.in_blocks.resize(static_cast<std::size_t>(plan.stages), false);
+    if (!n.over_steps()) continue;
     const std::int32_t mesh = units[static_cast<std::size_t>(n.unit)].mesh;
     if (mesh >= plan.stages || plan.dp_width(mesh) == 1) continue;
-    for (std::int32_t s = 0; s < plan.stages; ++s) {
-      if (plan.dp_width(s) == plan.dp_width(mesh)) plan.in_blocks[static_cast<std::size_t>(s)] = true;
-      else if (zero >= 2)
-        return invalid(
-            fmt::format("delay '{}' over steps is on stage {} with dp={}, and stage {} has dp={}: with ZeRO {} give "
-                        "all stages one dp, put its unit on a stage with dp=1, or use ZeRO 1",
-                        n.op, mesh, plan.dp_width(mesh), s, plan.dp_width(s), zero));
-    }
+    PlanProgram& program = plan.programs[static_cast<std::size_t>(n.program)];
+    if (program.spec.sequential)
+      return invalid(
+          fmt::format("delay '{}' over steps is on stage {} with dp={}, and program '{}' has a feed, which "
+                      "gives microbatches in the order of their numbers: put its unit on a stage with dp=1",
+                      n.op, mesh, plan.dp_width(mesh), program.name));
+    const auto [other, fresh] = first.try_emplace(n.program, &n);
+    if (!fresh && program.blocks != plan.dp_width(mesh))
+      return invalid(
+          fmt::format("delays '{}' and '{}' over steps of program '{}' are on stages with dp={} and dp={}: "
+                      "give these one dp, or put one of their units on a stage with dp=1",
+                      other->second->op, n.op, program.name, program.blocks, plan.dp_width(mesh)));
+    program.blocks = plan.dp_width(mesh);
   }
   return {};
 }
@@ -321,7 +326,7 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   TROUPE_TRY(check_cuts(graph, plan, stage_of_unit, ranges));
   TROUPE_TRY(check_widths(graph, plan, stage_of_unit));
   TROUPE_ASSIGN(out.units, units_on_meshes(graph, stage_of_unit, ranges, plan));
-  TROUPE_TRY(divide_in_blocks(graph, out.units, options.zero, plan));
+  TROUPE_TRY(make_blocks(graph, out.units, plan));
   TROUPE_TRY(check_owners(options.owners, plan));
   plan.owners = options.owners;
   out.layout_costs = options.layout_costs.value_or(options.costs);

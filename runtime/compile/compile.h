@@ -33,7 +33,7 @@ struct CompileOptions {
   /// ZeRO stage (Rajbhandari et al., 2020): 1 divides optimizer state over dp, 2 reduced gradients as well, 3
   /// parameters too
   std::int32_t zero = 0;
-  /// Per stage: which dp coordinate runs each microbatch of a step; empty: microbatch m is run by m mod width.
+  /// Per stage: which dp coordinate runs each microbatch of a step; empty: they take turns.
   std::vector<std::vector<std::int32_t>> owners;
   std::uint64_t seed = 0;
   /// An update writes version v + 1 of parameters and moments into a slot of its own, so that version v stays

@@ -362,7 +362,7 @@ class Lowering {
     };
     for (const Node& n : g_.nodes())
       if (n.kind == Node::Kind::delay &&
-          (n.in.empty() ? low_.nodes[low_.producer[layouts_.home[n.out[0]]]].delayed < 0 : !is_made(n.in[0])))
+          (n.over_steps() ? !is_made(n.in[0]) : low_.nodes[low_.producer[layouts_.home[n.out[0]]]].delayed < 0))
         return invalid("delay '" + n.op + "' of program '" + g_.programs()[n.program] +
                        "' has no value to give: say feed_back(...)");
     return {};
@@ -376,10 +376,10 @@ class Lowering {
       return invalid("delay '" + n.op + "' is in the shared unit '" + g_.units()[n.unit] +
                      "': name it in the unit before, on whose stage it lies");
     LoweredNode node = node_of(n, LoweredNode::Kind::op);
-    node.op = n.in.empty() ? "delay" : "kept_microbatch";
+    node.op = n.over_steps() ? "kept_microbatch" : "delay";
     node.end = LoweredNode::End::of_delay;
     node.attrs = {};
-    if (n.in.empty()) node.lag = n.attrs.integer("lag");
+    if (!n.over_steps()) node.lag = n.attrs.integer("lag");
     for (const Value kept : n.in) {
       node.in.push_back(layouts_.home[kept]);
       layouts_.fixed.insert(kept);  // whole on the model axes, as lower_params leaves it
@@ -393,17 +393,16 @@ class Lowering {
   Status lower_feed_back(const Node& n) {
     const auto delay = static_cast<Value>(n.attrs.integer("delay"));
     LoweredNode node = node_of(n, LoweredNode::Kind::op);
-    node.op = n.out.empty() ? "delay" : "keep_microbatch";
-    node.end = n.out.empty() ? LoweredNode::End::of_delay : LoweredNode::End::keeps;
+    node.op = n.over_steps() ? "keep_microbatch" : "delay";
+    node.end = n.over_steps() ? LoweredNode::End::keeps : LoweredNode::End::of_delay;
     node.attrs = {};
     TROUPE_ASSIGN(const std::int32_t t,
                   want(n.in[0], node.mesh, full(node.mesh, NdSbp(mesh(node.mesh).axes.size(), Sbp::B())), n));
     node.in = {t};
-    if (!n.out.empty()) {
+    if (n.over_steps()) {
       const TensorType& all = g_.tensors()[n.out[0]].type;
       node.attrs.set("microbatches", all.shape[0]);
-      node.out = {layouts_.home[n.out[0]] = add_end(n, n.name, all)};
-      plan_.tensors[node.out[0]].rate = Rate::step;
+      node.out = {layouts_.home[n.out[0]] = add_end(n, n.name, all, Rate::step)};
       low_.nodes.push_back(std::move(node));
       return {};
     }
@@ -413,12 +412,12 @@ class Lowering {
     return {};
   }
 
-  /// The tensor that an end of a delay makes: the next node's.
-  std::int32_t add_end(const Node& n, const std::string& name, const TensorType& type) {
+  /// The tensor that an end of a delay makes: the next node's. Along dp it is S(0): a whole microbatch, or (of rate
+  /// step) those that a coordinate runs.
+  std::int32_t add_end(const Node& n, const std::string& name, const TensorType& type, Rate rate = Rate::microbatch) {
     const std::int32_t on = home_mesh(n);
-    return add_tensor(
-        {name, type.dtype, type.shape, on, full(on, NdSbp(mesh(on).axes.size(), Sbp::B())), Rate::microbatch},
-        static_cast<std::int32_t>(low_.nodes.size()));
+    return add_tensor({name, type.dtype, type.shape, on, full(on, NdSbp(mesh(on).axes.size(), Sbp::B())), rate},
+                      static_cast<std::int32_t>(low_.nodes.size()));
   }
 
   Status lower_report(const Node& n) {

@@ -97,7 +97,6 @@ void lower_params(const Graph& g, const std::vector<UnitPlace>& units, Plan& pla
     if (read_on.empty()) continue;
     LoweredParam p;
     p.unit = n.unit;
-    p.by_microbatch = n.by_microbatch;
     PlanTensor t;
     t.name = n.name;
     t.shape = g.tensors()[n.out[0]].type.shape;
@@ -110,6 +109,7 @@ void lower_params(const Graph& g, const std::vector<UnitPlace>& units, Plan& pla
     plan.tensors.push_back(std::move(t));
     low.producer.push_back(-1);
     plan.params.push_back({n.name, p.tensor, n.init.kind, n.init.value, n.decay});
+    plan.params.back().kept = n.kept;
     low.params.push_back(std::move(p));
   }
 }

@@ -240,7 +240,7 @@ class UpdateLowering {
   Status check_params() const {
     const std::string& program = g_.programs()[linked_.program];
     const std::string& name = g_.tensors()[next_.front().param].name;
-    if (!g_.trains(linked_.program) && low_.params[param_index(next_.front().param)].by_microbatch)
+    if (!g_.trains(linked_.program) && plan_.params[param_index(next_.front().param)].kept)
       return invalid("delay '" + name + "' over steps: program '" + program +
                      "' minimizes nothing, so it makes no versions in which a step's values could be: say step_delay() "
                      "in a program that does");

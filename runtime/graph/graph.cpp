@@ -153,7 +153,7 @@ Value Graph::add_tensor(std::string name, TensorType type, Rate rate, std::int32
 Value Graph::param(const std::string& name, const Shape& shape, Init init, bool decay) {
   for (const auto& n : nodes_)
     if (n.kind == Node::Kind::param && n.name == name) {
-      if (n.by_microbatch) fail("parameter '" + name + "' is what a step_delay() keeps: choose another name");
+      if (n.kept) fail("parameter '" + name + "' is what a step_delay() keeps: choose another name");
       const auto& have = tensors_[n.out[0]].type.shape;
       if (have != shape)
         fail("parameter '" + name + "' has shape " + troupe::to_string(have) + " and is asked for as " +
@@ -163,7 +163,7 @@ Value Graph::param(const std::string& name, const Shape& shape, Init init, bool 
   return add_param(name, {DType::f32, shape}, init, decay);
 }
 
-Value Graph::add_param(const std::string& name, TensorType type, Init init, bool decay, bool by_microbatch) {
+Value Graph::add_param(const std::string& name, TensorType type, Init init, bool decay, bool kept) {
   if (names_.count(name) > 0)
     fail("parameter '" + name + "' has the name of an actor or op of this graph: choose another one");
   check_type("parameter '" + name + "'", type, 1);
@@ -178,7 +178,7 @@ Value Graph::add_param(const std::string& name, TensorType type, Init init, bool
   n.program = -1;
   n.init = init;
   n.decay = decay;
-  n.by_microbatch = by_microbatch;
+  n.kept = kept;
   const Value v = add_tensor(name, std::move(type), Rate::step, static_cast<std::int32_t>(nodes_.size()));
   n.out = {v};
   nodes_.push_back(std::move(n));
@@ -480,16 +480,16 @@ void Graph::feed_back(Value delay, Value value) {
   n.in = {value};
   n.unit = nodes_[from].unit;
   n.program = program_;
-  const std::vector<Value> kept = nodes_[from].in;  // of a step_delay: the parameter
-  if (kept.empty()) return nodes_.push_back(std::move(n));
+  if (!nodes_[from].over_steps()) return nodes_.push_back(std::move(n));
+  const Value kept = nodes_[from].in[0];
   const std::int64_t lag = nodes_[from].attrs.integer("lag");
-  n.out = {add_tensor(n.name, tensors_[kept[0]].type, Rate::step, static_cast<std::int32_t>(nodes_.size()))};
+  n.out = {add_tensor(n.name, tensors_[kept].type, Rate::step, static_cast<std::int32_t>(nodes_.size()))};
   UpdateNode update{UpdateNode::Kind::kept, "", unique(n.name + ".step"), {}, n.out, {}, program_};
   nodes_.push_back(std::move(n));
-  update.out = {add_tensor(update.name, tensors_[kept[0]].type, Rate::step, -1)};
+  update.out = {add_tensor(update.name, tensors_[kept].type, Rate::step, -1)};
   tensors_.back().update_node = static_cast<std::int32_t>(update_nodes_.size());
   update_nodes_.push_back(update);
-  keep_versions(caller, update.out[0], kept[0], lag);
+  keep_versions(caller, update.out[0], kept, lag);
 }
 
 }  // namespace troupe::runtime

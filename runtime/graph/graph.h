@@ -104,10 +104,12 @@ struct Node {
   std::int32_t unit = 0;
   std::int32_t program = 0;
   bool backward = false;
-  std::int32_t of = -1;        ///< backward: the forward node whose gradient this is part of
-  Init init;                   ///< parameters
-  bool decay = true;           ///< parameters: weight decay applies
-  bool by_microbatch = false;  ///< parameters: what a step_delay keeps; dim 0 is the microbatch
+  std::int32_t of = -1;  ///< backward: the forward node whose gradient this is part of
+  Init init;             ///< parameters
+  bool decay = true;     ///< parameters: weight decay applies
+  bool kept = false;     ///< parameters: what a step_delay keeps; dim 0 is the microbatch
+  /// Whether it is an end of a step_delay: delay, which reads a parameter, or feed_back, which makes what it keeps.
+  bool over_steps() const { return (kind == Kind::delay && !in.empty()) || (kind == Kind::feed_back && !out.empty()); }
 };
 
 /// Whether the attribute "reports" of an actor lists `name`: see Graph::actor.
@@ -209,13 +211,15 @@ class Graph {
   /// compile(): one that is never fed back; in a shared unit.
   Value delay(const std::string& name, TensorType type, std::int64_t lag = 1);
   /// A value that microbatch m of step s has of microbatch m of step s - lag: what feed_back() is given. Zeros in the
-  /// first `lag` steps of a run. So what makes the value may work on a step while what reads it still works on the one
-  /// before: actors that play while a learner learns (Impala: Espeholt et al., 2018). It is kept as parameter NAME, of
-  /// shape (microbatches, ...): saved, restored on any mesh and recovered with the version that the step makes; with a
-  /// lag above 1 the steps between are parameters NAME.lag1 and on. A void step is fed back, too. No gradient passes
-  /// through it. Error: a program that is stateful, or does not train; a type that no parameter can have; a lag below 1
-  /// or above 1000; a name that the graph has; in compile(): one that is never fed back, in a shared unit, with
-  /// CompileOptions::owners, or with ZeRO 2 or 3 where stages differ in dp and its own has more than one coordinate.
+  /// first `lag` steps of a run from the beginning. So what makes the value may work on a step while what reads it
+  /// still works on the one before: actors that play while a learner learns (Impala: Espeholt et al., 2018). It is kept
+  /// as parameter NAME, of shape (microbatches, ...), whole along model axes: saved, restored on any mesh and recovered
+  /// with the version that the step makes; with a lag above 1 the steps between are parameters NAME.lag1 and on. A run
+  /// that goes on has the same number of microbatches. A void step is fed back, too. No gradient passes through it. It
+  /// may have any values. Error: a program that is stateful, or does not train; a type that no parameter can have; a
+  /// lag below 1 or above 1000; a name that the graph has; in compile(): one that is never fed back, or in a shared
+  /// unit; where its stage has more than one dp coordinate: with CompileOptions::owners, in a program with a feed,
+  /// beside one on a stage of another width.
   Value step_delay(const std::string& name, TensorType type, std::int64_t lag = 1);
   /// The same of a value that is there already: feeds it back, too.
   Value step_delay(const std::string& name, Value value, std::int64_t lag = 1);
@@ -290,7 +294,7 @@ class Graph {
  private:
   friend class Differentiator;
   Value add_tensor(std::string name, TensorType type, Rate rate, std::int32_t node);
-  Value add_param(const std::string& name, TensorType type, Init init, bool decay, bool by_microbatch = false);
+  Value add_param(const std::string& name, TensorType type, Init init, bool decay, bool kept = false);
   /// `to` becomes what `value`, a value of the update, was `lag` - 1 steps before: parameters TO.lag1 and on keep those
   /// between. `caller` begins messages.
   void keep_versions(const std::string& caller, Value value, Value to, std::int64_t lag);

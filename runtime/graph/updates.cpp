@@ -60,7 +60,7 @@ void Graph::keep_versions(const std::string& caller, Value value, Value to, std:
     if (names_.count(kept) > 0)
       return fail(caller + " keeps a version as parameter '" + kept +
                   "', a name that this graph has: choose another one there");
-    const Value between = add_param(kept, tensors_[to].type, own.init, own.decay, own.by_microbatch);
+    const Value between = add_param(kept, tensors_[to].type, own.init, own.decay, own.kept);
     next(between, value);
     value = between;
   }

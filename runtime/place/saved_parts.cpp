@@ -74,7 +74,7 @@ std::vector<checkpoint::ShardEntry> SavedParts::entries(Rank rank, const PlanAct
       if (moment && !part.trained) continue;
       const DType dtype = moment ? DType::f32 : t.dtype;
       for (auto& piece : checkpoint::cut_rows(part.extent, size_of(dtype)))
-        out.push_back({p.name, kind, dtype, t.shape, std::move(piece), 0});
+        out.push_back({p.name, kind, dtype, t.shape, std::move(piece), 0, !p.kept});
     }
   }
   return out;

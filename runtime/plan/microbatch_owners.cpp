@@ -2,30 +2,35 @@
 
 #include <algorithm>
 
+#include "placement/sbp.h"
+
 namespace troupe::runtime {
 
-std::int64_t MicrobatchOwners::owner(std::int64_t microbatch) const {
-  if (program_.stateful) return 0;
-  if (owners_) return (*owners_)[static_cast<std::size_t>(microbatch)];
-  if (!in_blocks_) return microbatch % width_;
-  return parts_overlapping({0, program_.microbatches}, width_, {microbatch, microbatch + 1}).lo;
+std::int64_t MicrobatchOwners::place(std::int64_t microbatch) const {
+  if (blocks_ <= 1) return microbatch;
+  const Range all{0, program_.microbatches};
+  const std::int64_t block = parts_overlapping(all, blocks_, {microbatch, microbatch + 1}).lo;
+  return (microbatch - split_range(all, blocks_, block).lo) * blocks_ + block;
+}
+
+std::int64_t MicrobatchOwners::at(std::int64_t place) const {
+  if (blocks_ <= 1) return place;
+  return split_range({0, program_.microbatches}, blocks_, place % blocks_).lo + place / blocks_;
 }
 
 std::vector<std::int32_t> MicrobatchOwners::microbatches(std::int64_t dp_index) const {
-  const bool in_turn = !program_.stateful && !owners_ && !in_blocks_;
+  const bool in_turn = !program_.stateful && !owners_;
   const auto size = static_cast<std::size_t>(count(dp_index));
   std::vector<std::int32_t> out;
   out.reserve(size);
-  const std::int64_t first = in_turn ? dp_index : in_blocks_ ? block(dp_index).lo : 0;
-  for (std::int64_t m = first; out.size() < size; m += in_turn ? width_ : 1)
-    if (owner(m) == dp_index) out.push_back(static_cast<std::int32_t>(m));
+  for (std::int64_t p = in_turn ? dp_index : 0; out.size() < size; p += in_turn ? width_ : 1)
+    if (owner(at(p)) == dp_index) out.push_back(static_cast<std::int32_t>(at(p)));
   return out;
 }
 
 std::int32_t MicrobatchOwners::microbatch_at(std::int64_t dp_index, std::int64_t act) const {
   if (owners_) return microbatches(dp_index)[static_cast<std::size_t>(act)];
-  if (program_.stateful) return static_cast<std::int32_t>(act);
-  return static_cast<std::int32_t>(in_blocks_ ? block(dp_index).lo + act : act * width_ + dp_index);
+  return static_cast<std::int32_t>(program_.stateful ? act : at(act * width_ + dp_index));
 }
 
 const std::vector<std::int32_t>& MicrobatchOwners::counts() const {
@@ -39,7 +44,6 @@ const std::vector<std::int32_t>& MicrobatchOwners::counts() const {
 std::int32_t MicrobatchOwners::count(std::int64_t dp_index) const {
   if (program_.stateful) return dp_index == 0 ? static_cast<std::int32_t>(program_.microbatches) : 0;
   if (owners_) return counts()[static_cast<std::size_t>(dp_index)];
-  if (in_blocks_) return static_cast<std::int32_t>(block(dp_index).size());
   return static_cast<std::int32_t>((program_.microbatches - dp_index + width_ - 1) / width_);
 }
 

@@ -51,9 +51,9 @@ struct Exchange {
 struct Role { stage @0 :Int32; actors @1 :List(Actor); channels @2 :List(Channel); units @3 :List(Text); }
 struct Param {
   name @0 :Text; tensor @1 :Int32; init @2 :UInt8; initValue @3 :Float32; decay @4 :Bool; terms @5 :Int64 = 1; share @6 :Int32 = -1;
-  storedAsShare @7 :Bool; program @8 :Int32 = -1; byOps @9 :Bool;
+  storedAsShare @7 :Bool; program @8 :Int32 = -1; byOps @9 :Bool; kept @10 :Bool;
 }
-struct Program { name @0 :Text; microbatches @1 :Int64; samples @2 :Int64; sequential @3 :Bool; stateful @4 :Bool; steps @5 :Bool; optimizer @6 :AdamW; }
+struct Program { name @0 :Text; microbatches @1 :Int64; samples @2 :Int64; sequential @3 :Bool; stateful @4 :Bool; steps @5 :Bool; optimizer @6 :AdamW; blocks @7 :Int64 = 1; }
 struct AdamW { lr @0 :Float32; beta1 @1 :Float32; beta2 @2 :Float32; eps @3 :Float32; weightDecay @4 :Float32; }
 struct Link { latencyS @0 :Float64; bytesPerS @1 :Float64; linkBytesPerS @2 :Float64; rendezvousS @3 :Float64; }
 struct OddLink { a @0 :Int32; b @1 :Int32; cost @2 :Link; }
@@ -80,5 +80,4 @@ struct Plan {
   chunks @12 :Int32 = 1;
   ahead @13 :Int32;
   weightsApart @14 :Bool;
-  inBlocks @15 :List(Bool);
 }

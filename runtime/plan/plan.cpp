@@ -173,10 +173,10 @@ Status check_owners(const std::vector<std::vector<std::int32_t>>& owners, const 
         fmt::format("there are owners of microbatches for {} stages; the plan has {}", owners.size(), plan.stages));
   if (!plan.has_one_step_program())
     return invalid("there are owners of microbatches, and several programs train: owners are those of one");
-  if (!plan.in_blocks.empty())
-    return invalid(
-        "there are owners of microbatches, and the graph has a delay over steps, whose stage divides them in blocks: "
-        "leave out CompileOptions::owners");
+  if (plan.programs[plan.step_program()].blocks > 1)
+    return invalid("there are owners of microbatches, and program '" + plan.programs[plan.step_program()].name +
+                   "' has a delay over steps on a stage of several dp coordinates, each of which runs a block of them: "
+                   "leave out CompileOptions::owners");
   for (std::int32_t s = 0; s < plan.stages; ++s) {
     const std::string where = fmt::format("stage {}: ", s);
     if (owners[s].size() != static_cast<std::size_t>(plan.step_spec().microbatches))

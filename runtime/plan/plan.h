@@ -76,6 +76,8 @@ struct PlanParam {
   /// between uses a place keeps its share only: ZeRO 3; and with ZeRO 1 and 2 what only updates read
   bool stored_as_share = false;
   bool by_ops = false;  ///< its next version is made by ops of the update (Graph::next): it has no moments
+  /// What a Graph::step_delay keeps, a row for each microbatch: of any type, at first 0, and no value ruins a run.
+  bool kept = false;
   /// Whether AdamW makes its next version.
   bool has_moments() const { return program >= 0 && !by_ops; }
   /// The tensor that lies in the parameter slots.
@@ -91,6 +93,9 @@ struct PlanProgram {
   /// the session chooses.
   bool steps = false;
   std::optional<kernels::AdamW> optimizer;  ///< of one that trains
+  /// In the order of its microbatches so many blocks take turns (MicrobatchOwners): the dp coordinates of the stages
+  /// with a Graph::step_delay. 1: it is that of their numbers.
+  std::int64_t blocks = 1;
   bool operator==(const PlanProgram&) const = default;
 };
 
@@ -105,12 +110,9 @@ struct Plan {
   std::vector<Mesh> meshes;  ///< the first `stages` are the stages' own; then unions of stages
   std::int32_t stages = 1;
   Pipeline pipeline;
-  /// Per stage: which dp coordinate runs each microbatch of a step. Empty: microbatch m is run by m mod width. Any
+  /// Per stage: which dp coordinate runs each microbatch of a step. Empty: they take turns (MicrobatchOwners). Any
   /// table gives the same numbers, for gradients are exact sums.
   std::vector<std::vector<std::int32_t>> owners;
-  /// Per stage: whether its dp coordinates run the microbatches of a step in blocks, as S(0) divides them, where no
-  /// table says otherwise. Empty: none does. So it is on stages with a Graph::step_delay.
-  std::vector<bool> in_blocks;
   std::vector<PlanRole> roles;  ///< one per stage
   std::vector<PlanTensor> tensors;
   std::vector<PlanExchange> exchanges;
@@ -166,7 +168,7 @@ struct Plan {
   MicrobatchOwners owners_of(std::int32_t program, std::int32_t stage) const {
     const bool of_step = is_step_program(program);
     return {spec(program), dp_width(stage), of_step && !owners.empty() ? &owners[stage] : nullptr,
-            of_step && !in_blocks.empty() && in_blocks[stage]};
+            programs[static_cast<std::size_t>(program)].blocks};
   }
   /// That of the stage whose dp coordinates make up an exchange's rounds: where a gather ends, where a reduction
   /// begins. Of several stages, which then are equally wide, the first.

@@ -162,7 +162,6 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
       }
       p.programs.push_back(std::move(program));
     }
-    for (const bool stage : r.getInBlocks()) p.in_blocks.push_back(stage);
     for (auto stage : r.getOwners()) p.owners.push_back(numbers<std::int32_t>(stage));
     p.seed = r.getSeed();
     for (auto m : r.getMeshes()) p.meshes.push_back(get(m));

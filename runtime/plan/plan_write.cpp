@@ -176,6 +176,7 @@ std::vector<std::byte> write_plan(const Plan& p) {
     programs[i].setSamples(program.spec.samples);
     programs[i].setSequential(program.spec.sequential);
     programs[i].setStateful(program.spec.stateful);
+    programs[i].setBlocks(program.blocks);
     programs[i].setSteps(program.steps);
     if (!program.optimizer) continue;
     auto h = programs[i].initOptimizer();
@@ -185,8 +186,6 @@ std::vector<std::byte> write_plan(const Plan& p) {
     h.setEps(program.optimizer->eps);
     h.setWeightDecay(program.optimizer->weight_decay);
   }
-  auto in_blocks = b.initInBlocks(static_cast<unsigned>(p.in_blocks.size()));
-  for (unsigned i = 0; i < p.in_blocks.size(); ++i) in_blocks.set(i, p.in_blocks[i]);
   auto owners = b.initOwners(static_cast<unsigned>(p.owners.size()));
   for (unsigned i = 0; i < p.owners.size(); ++i)
     set_numbers(owners.init(i, static_cast<unsigned>(p.owners[i].size())), p.owners[i]);
@@ -234,6 +233,7 @@ std::vector<std::byte> write_plan(const Plan& p) {
     params[i].setProgram(p.params[i].program);
     params[i].setTerms(p.params[i].terms);
     params[i].setShare(p.params[i].share);
+    params[i].setKept(p.params[i].kept);
     params[i].setStoredAsShare(p.params[i].stored_as_share);
     params[i].setByOps(p.params[i].by_ops);
   }

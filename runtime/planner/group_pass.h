@@ -19,7 +19,7 @@ struct ParameterGroup {
   std::string name;
   std::vector<const LoweredUpdate*> updates;  ///< whose ops make some of them
   bool whole = false;                         ///< these ops do not keep rows apart: each dp coordinate has all
-  bool by_microbatch = false;                 ///< what step_delays keep: each dp coordinate has its microbatches'
+  bool kept = false;                          ///< what step_delays keep: each dp coordinate has its microbatches'
 };
 
 class GroupPass {

@@ -36,7 +36,6 @@ struct LoweredParam {
   std::vector<std::int32_t> stages;  ///< ascending
   std::vector<std::int32_t> grads;   ///< one tensor per use, in graph order
   std::int32_t update = -1;          ///< index into Lowered::updates; -1: no op of an update reads or makes it
-  bool by_microbatch = false;        ///< what a step_delay keeps: each dp coordinate has its microbatches'
 };
 
 /// A value that the ops of an update read: a tensor of the plan, or a parameter (index into Lowered::params).

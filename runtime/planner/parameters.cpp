@@ -8,7 +8,7 @@ namespace troupe::runtime {
 Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edges& edges,
                            const ParameterScheme& scheme) {
   // Of those that ops make the groups are their own: kept apart, AdamW's are what they are without them.
-  enum Makes : std::uint8_t { adamw, ops_by_rows, ops_of_whole, microbatches };
+  enum Makes : std::uint8_t { adamw, ops_by_rows, ops_of_whole, kept };
   // unit, mesh, program that trains it, what makes its next version
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t, Makes>, ParameterGroup> groups;
   for (std::size_t p = 0; p < draft.low.params.size(); ++p) {
@@ -17,10 +17,10 @@ Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edg
     const std::int32_t program = draft.plan.params[p].program;
     const LoweredUpdate* by = param.update < 0 ? nullptr : &draft.low.updates[param.update];
     const std::int32_t unit = by ? by->unit : param.unit;
-    const Makes makes = !by ? adamw : param.by_microbatch ? microbatches : by->by_rows ? ops_by_rows : ops_of_whole;
+    const Makes makes = !by ? adamw : draft.plan.params[p].kept ? kept : by->by_rows ? ops_by_rows : ops_of_whole;
     ParameterGroup& group = groups[{unit, mesh, program, makes}];
     group.whole = makes == ops_of_whole;
-    group.by_microbatch = makes == microbatches;
+    group.kept = makes == kept;
     if (by && std::count(group.updates.begin(), group.updates.end(), by) == 0) group.updates.push_back(by);
     group.program = program < 0 ? draft.plan.step_program() : program;
     group.params.push_back(p);
@@ -28,10 +28,10 @@ Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edg
     group.stages = param.stages;
     group.name = draft.prefix(group.program) + draft.graph.units()[unit] + (param.stages.size() > 1 ? ".tied" : "") +
                  (draft.plan.trains() && program < 0 ? ".fixed" : "") +
-                 (makes == adamw          ? ""
-                  : makes == ops_by_rows  ? ".by_ops"
-                  : makes == microbatches ? ".kept"
-                                          : ".by_ops.whole");
+                 (makes == adamw         ? ""
+                  : makes == ops_by_rows ? ".by_ops"
+                  : makes == kept        ? ".kept"
+                                         : ".by_ops.whole");
   }
   Optimizers out;
   std::vector<GroupPass> passes;
@@ -46,13 +46,13 @@ GroupPass::GroupPass(PlanDraft& draft, const Segments& segments, const Edges& ed
       trained_(draft.plan.params[group.params[0]].program >= 0),
       divided_(draft.plan.meshes[group.mesh].axis_size("dp") > 1), keeps_version_(trained_ && scheme.keeps_version),
       scheme_(!trained_ || !divided_ || group.whole ? ParameterScheme{}
-              : group.by_microbatch                 ? ParameterScheme{.updates_shares = true, .stores_shares = true}
+              : group.kept                          ? ParameterScheme{.updates_shares = true, .stores_shares = true}
                                                     : scheme) {}
 
 void GroupPass::run() {
   if (scheme_.updates_shares) make_shares();
   std::map<std::int32_t, std::set<ActorRef>> readers;
-  if (group_.by_microbatch) {
+  if (group_.kept) {
     readers = read_shares();
   } else if (scheme_.stores_shares) {
     readers = gather_for_uses();

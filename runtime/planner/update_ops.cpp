@@ -31,9 +31,7 @@ class UpdatePlanner {
     for (const LoweredUpdate* update : group_.updates)
       for (const LoweredUpdateNode& n : update->nodes)
         if (n.kind != UpdateNode::Kind::handed && n.kind != UpdateNode::Kind::kept) add(*update, n);
-    for (const LoweredUpdate* update : group_.updates)
-      for (const auto& [param, value] : update->makes)
-        if (written_.insert(param).second) copy(operand(value), slot(param, Where::out), is_always_.count(param) > 0);
+    copy_next_versions();
     return std::move(ops_);
   }
 
@@ -49,7 +47,29 @@ class UpdatePlanner {
     }
   }
 
-  /// In place AdamW, and copies of next versions, overwrite what ops or other copies still read.
+  /// Each copy before the one that overwrites, in place, what it reads. Where they go round, one is set aside.
+  void copy_next_versions() {
+    std::vector<std::pair<std::int32_t, UpdateValue>> left;
+    for (const LoweredUpdate* update : group_.updates)
+      for (const auto& makes : update->makes)
+        if (written_.insert(makes.first).second) left.push_back(makes);
+    while (!left.empty()) {
+      const auto is_read = [&](std::int32_t param) {
+        return std::any_of(left.begin(), left.end(), [&](const auto& makes) {
+          return makes.first != param && makes.second.param == param && !makes.second.next;
+        });
+      };
+      auto next = std::find_if(left.begin(), left.end(), [&](const auto& makes) { return !is_read(makes.first); });
+      if (next == left.end()) {
+        next = left.begin();
+        if (in_place_ && before_.count(next->first) == 0) set_aside(next->first);
+      }
+      copy(operand(next->second), slot(next->first, Where::out), is_always_.count(next->first) > 0);
+      left.erase(next);
+    }
+  }
+
+  /// In place AdamW overwrites what ops or copies still read.
   void copy_what_is_overwritten() {
     std::set<std::int32_t> overwritten;
     for (const LoweredUpdate* update : group_.updates) {
@@ -57,15 +77,18 @@ class UpdatePlanner {
         for (const UpdateValue& v : n.in)
           if (v.param >= 0 && !v.next && !draft_.plan.params[v.param].by_ops) overwritten.insert(v.param);
       for (const auto& [param, v] : update->makes)
-        if (v.param >= 0 && v.param != param && !v.next) overwritten.insert(v.param);
+        if (v.param >= 0 && v.param != param && !v.next && !draft_.plan.params[v.param].by_ops)
+          overwritten.insert(v.param);
     }
-    for (const std::int32_t p : overwritten) {
-      PlanTensor t = draft_.plan.tensors[update_ops::part_of(draft_.plan.params[p])];
-      const std::string name = t.name + ".before";
-      const std::int32_t tensor = draft_.add_tensor(std::move(t), name);
-      copy(slot(p, Where::in), scratch(tensor), is_always_.count(p) > 0);
-      before_[p] = tensor;
-    }
+    for (const std::int32_t p : overwritten) set_aside(p);
+  }
+
+  void set_aside(std::int32_t p) {
+    PlanTensor t = draft_.plan.tensors[update_ops::part_of(draft_.plan.params[p])];
+    const std::string name = t.name + ".before";
+    const std::int32_t tensor = draft_.add_tensor(std::move(t), name);
+    copy(slot(p, Where::in), scratch(tensor), is_always_.count(p) > 0);
+    before_[p] = tensor;
   }
 
   void add(const LoweredUpdate& update, const LoweredUpdateNode& n) {

@@ -43,7 +43,6 @@ const char* look(const PlanChannel& c) {
     case PlanChannel::Kind::gradient:
     case PlanChannel::Kind::reduced:
     case PlanChannel::Kind::rounded: return "color=\"#c0552f\"";
-    case PlanChannel::Kind::kept:
     case PlanChannel::Kind::stash: return "color=\"#2f6fb0\", penwidth=2";
     default: return "color=black";
   }

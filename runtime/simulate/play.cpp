@@ -9,17 +9,16 @@ namespace troupe::runtime {
 namespace {
 
 /// Numbers of microbatches of a step with which to try a shortened game: enough to fill the pipeline, settle and drain.
-/// None where programs or places differ in their microbatches, and where turns, rounds or feeds count the microbatches
-/// of a whole step.
+/// None where programs or places differ in their microbatches, and where turns, rounds, feeds or what is kept for a
+/// later step count the microbatches of a whole step.
 std::vector<std::int64_t> few_microbatches(const Plan& plan) {
-  if (!plan.has_one_step_program() || plan.ordered() || !plan.owners.empty() || plan.step_spec().sequential ||
-      !plan.in_blocks.empty())
-    return {};
+  if (!plan.has_one_step_program() || plan.ordered() || !plan.owners.empty() || plan.step_spec().sequential) return {};
   for (const auto& x : plan.exchanges)
     if (x.rate == Rate::round) return {};
   for (const auto& role : plan.roles)
     for (const auto& c : role.channels)
-      if (c.kind == PlanChannel::Kind::feed && plan.is_step_program(c.program)) return {};
+      if (plan.is_step_program(c.program) && (c.kind == PlanChannel::Kind::feed || c.kind == PlanChannel::Kind::kept))
+        return {};
   for (std::int32_t s = 0; s < plan.stages; ++s)
     if (plan.dp_width(s) != plan.dp_width(0)) return {};
   const auto all = std::int64_t{plan.owners_of(plan.step_program(), 0).acts(Rate::microbatch, 0)};

@@ -26,11 +26,17 @@ Status check_by_microbatch(const Plan& plan, std::int32_t stage, const PlanActor
   const bool own = all.rate == Rate::step && all.mesh == stage && !all.shape.empty() &&
                    all.shape[0] == spec.microbatches && a.rate == Rate::microbatch &&
                    a.kind == PlanActor::Kind::segment && plan.is_step_program(a.program) &&
-                   (plan.dp_width(stage) == 1 || (!plan.in_blocks.empty() && plan.in_blocks[stage]));
+                   (plan.dp_width(stage) == 1 || plan.dp_width(stage) == plan.programs[a.program].blocks);
   bool whole = own;
   for (std::size_t axis = 0; own && axis < all.sbp.size(); ++axis)
     whole &= plan.meshes[stage].axes[axis].size == 1 ||
              (static_cast<int>(axis) == dp ? all.sbp[axis] == Sbp::S(0) : all.sbp[axis].is_broadcast());
+  const auto keeps = [&](const PlanParam& p) {
+    return p.kept && p.program == a.program && p.stored() == op.in[0].tensor;
+  };
+  if (whole && op.op != "keep_microbatch" && std::none_of(plan.params.begin(), plan.params.end(), keeps))
+    return invalid("op '" + op.name + "' (" + op.op + ") of '" + a.name + "' reads '" + all.name +
+                   "', which no delay of its program keeps");
   if (whole) return {};
   return invalid("op '" + op.name + "' (" + op.op + ") of '" + a.name + "' works on '" + all.name +
                  "', which has not, at each place, the microbatches that the place runs");

@@ -46,6 +46,12 @@ Status check_programs(const Plan& plan) {
       return invalid("program '" + plan.programs[p].name + "' " +
                      (plan.programs[p].steps ? "runs once a step and has no optimizer"
                                              : "has an optimizer and does not run once a step"));
+    const std::int64_t blocks = plan.programs[p].blocks;
+    if (blocks < 1 || blocks > spec.microbatches || (blocks > 1 && (spec.sequential || !plan.programs[p].steps)))
+      return invalid(
+          fmt::format("program '{}' runs {} microbatches in {} blocks that take turns: expected 1 block, or, "
+                      "where they run in any order once a step, as many as there are microbatches",
+                      plan.programs[p].name, spec.microbatches, blocks));
     if (spec.stateful && (!spec.sequential || plan.programs[p].optimizer))
       return invalid("program '" + plan.programs[p].name + "' is stateful, and " +
                      (spec.sequential ? "trains" : "not sequential") +
@@ -67,9 +73,6 @@ Status check_meshes(const Plan& plan) {
       if (plan.runs_on(p, s) && plan.dp_width(s) > plan.spec(p).microbatches)
         return invalid(fmt::format("stage {} has dp={}, more than the {} microbatches of a step of program '{}'", s,
                                    plan.dp_width(s), plan.spec(p).microbatches, plan.programs[p].name));
-  if (!plan.in_blocks.empty() && std::ssize(plan.in_blocks) != plan.stages)
-    return invalid(fmt::format("the plan says of {} stages how they divide microbatches, and has {}",
-                               plan.in_blocks.size(), plan.stages));
   TROUPE_TRY(check_owners(plan.owners, plan));
   for (std::size_t m = static_cast<std::size_t>(plan.stages); m < plan.meshes.size(); ++m) {
     const Mesh& mesh = plan.meshes[m];
@@ -245,7 +248,7 @@ Status check_tables(const Plan& plan) {
   for (const auto& p : plan.params) {
     if (!among(p.tensor, plan.tensors.size())) return invalid("parameter '" + p.name + "' has no tensor");
     const PlanTensor& t = plan.tensors[p.tensor];
-    if (!tensors.insert(p.tensor).second || t.rate != Rate::step || (t.dtype != DType::f32 && !p.by_ops) ||
+    if (!tensors.insert(p.tensor).second || t.rate != Rate::step || (t.dtype != DType::f32 && !p.kept) ||
         t.gradient_of >= 0 || p.init > Init::Kind::normal ||
         std::any_of(t.sbp.begin(), t.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); }))
       return invalid("parameter '" + p.name + "' has no tensor '" + t.name +
@@ -253,6 +256,8 @@ Status check_tables(const Plan& plan) {
     if (p.program != -1 &&
         !(among(p.program, plan.programs.size()) && plan.programs[static_cast<std::size_t>(p.program)].optimizer))
       return invalid("parameter '" + p.name + "' is trained by a program that does not train");
+    if (p.kept && (!p.by_ops || p.init != Init::Kind::constant || p.init_value != 0))
+      return invalid("parameter '" + p.name + "' is kept by a delay, and AdamW makes it, or it does not begin with 0");
     if (p.terms < 1 || p.terms > terms_max)
       return invalid(
           fmt::format("a step adds {} terms to the gradient of parameter '{}'; 1 to {} are possible: see OpDef::terms",

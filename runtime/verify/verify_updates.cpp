@@ -29,6 +29,10 @@ class UpdateCheck : private StageView {
     for (const PlanOp& op : a_.ops) TROUPE_TRY(check(op));
     if (by_ops.size() < a_.params.size() && !adamw_)
       return refuse("'" + a_.name + "' has ops, and none of them is AdamW, which makes some of its parameters");
+    for (std::size_t port = 0; port < a_.in.size(); ++port)
+      if (in(a_, static_cast<std::int32_t>(port)).kind == PlanChannel::Kind::kept && kept_.count(port) == 0)
+        return refuse("'" + a_.name + "' makes no parameter of what '" + in(a_, static_cast<std::int32_t>(port)).name +
+                      "' has kept");
     for (const std::int32_t i : by_ops)
       if (made_.count(i) == 0)
         return refuse("'" + a_.name + "' has no op that makes parameter '" + param(i).name + "'");
@@ -45,8 +49,12 @@ class UpdateCheck : private StageView {
       if (o.where == Where::scratch) continue;
       if (o.where == Where::in && o.port != update_ops::own_version) {
         if (const auto kind = in(a_, o.port).kind;
-            kind == PlanChannel::Kind::activation || kind == PlanChannel::Kind::kept)
+            kind == PlanChannel::Kind::activation || kind == PlanChannel::Kind::kept) {
+          if (kind == PlanChannel::Kind::kept && op.op == update_ops::copy && op.out[0].where == Where::out &&
+              among(op.out[0].index, a_.params.size()) && param(op.out[0].index).kept)
+            kept_.insert(static_cast<std::size_t>(o.port));
           continue;
+        }
         return refuse(name + "reads channel '" + in(a_, o.port).name + "', which hands nothing over and keeps nothing");
       }
       const PlanParam& p = param(o.index);
@@ -116,6 +124,7 @@ class UpdateCheck : private StageView {
   const bool in_place_;
   bool adamw_ = false;
   std::set<std::int32_t> made_;  // indices into PlanActor::params
+  std::set<std::size_t> kept_;   // ports whose kept microbatches are copied into a parameter
 };
 
 }  // namespace

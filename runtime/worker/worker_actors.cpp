@@ -258,7 +258,7 @@ Worker::Impl::MadeBody Worker::Impl::digest_body(const LocalActor& a) {
     auto v = view(p.stored());
     // The extent is part of the name: replicas must agree, parts add up.
     auto name = p.name + "|" + to_string(v.extent);
-    parts.push_back({std::move(name), std::move(v), plan_channel(a.in[0]).offsets[ref.index], ref.param});
+    parts.push_back({std::move(name), std::move(v), plan_channel(a.in[0]).offsets[ref.index], ref.param, !p.kept});
     const PlanTensor& stored = plan.tensors[p.stored()];
     if (is_first_replica(plan.meshes[stored.mesh], stored.sbp, local.rank)) first.insert(ref.param);
   }

@@ -70,7 +70,7 @@ void Worker::Impl::initialise_parameters() {
         v.data = memory(a.out[0]).words_at(0) + c.offsets[i];
         if (p.init == Init::Kind::normal) kernels::init_normal(v, philox_key(plan.seed, p.name), p.init_value, serial);
         else if (v.dtype == DType::f32) kernels::init_constant(v, p.init_value, serial);
-        else std::memset(v.data, 0, static_cast<std::size_t>(v.bytes()));  // what delays keep
+        else std::memset(v.data, 0, static_cast<std::size_t>(v.bytes()));  // PlanParam::kept
       }
   }
 }

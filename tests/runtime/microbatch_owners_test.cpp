@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 
+#include "placement/sbp.h"
 #include "runtime/plan/microbatch_owners.h"
 
 using namespace troupe;
@@ -26,9 +27,18 @@ TEST_CASE(
         owners.push_back(static_cast<std::int32_t>(m < width ? m : below(width)));
       std::shuffle(owners.begin(), owners.end(), random);
     }
-    const bool in_blocks = owners.empty() && below(2) == 0;
-    const MicrobatchOwners s(program, width, owners.empty() ? nullptr : &owners, in_blocks);
-    CAPTURE(in_blocks);
+    const bool may_turn = owners.empty() && !program.sequential;
+    const std::int64_t blocks = !may_turn || below(2) == 0 ? 1
+                                : below(2) == 0            ? width
+                                                           : 1 + below(program.microbatches);
+    const MicrobatchOwners s(program, width, owners.empty() ? nullptr : &owners, blocks);
+    CAPTURE(blocks);
+    std::vector<std::int32_t> order;  // the first of each block, then the second of each, ...
+    for (std::int64_t k = 0; k < program.microbatches; ++k)
+      for (std::int64_t b = 0; b < blocks; ++b)
+        if (const Range block = split_range({0, program.microbatches}, blocks, b); k < block.size())
+          order.push_back(static_cast<std::int32_t>(block.lo + k));
+    const auto place = [&](std::int32_t m) { return std::find(order.begin(), order.end(), m) - order.begin(); };
     CAPTURE(program.microbatches);
     CAPTURE(width);
     CAPTURE(program.sequential);
@@ -38,7 +48,7 @@ TEST_CASE(
         present(static_cast<std::size_t>(s.rounds()));
     for (std::int64_t d = 0; d < width; ++d) {
       const auto mine = s.microbatches(d);
-      CHECK(std::is_sorted(mine.begin(), mine.end()));
+      CHECK(std::is_sorted(mine.begin(), mine.end(), [&](auto a, auto b) { return place(a) < place(b); }));
       REQUIRE(s.acts(Rate::microbatch, d) == static_cast<std::int32_t>(mine.size()));
       uneven += s.acts(Rate::microbatch, d) != s.acts(Rate::microbatch, 0);
       for (std::int64_t act = 0; act < std::ssize(mine); ++act)
@@ -48,13 +58,12 @@ TEST_CASE(
         CHECK(s.owner(m) == d);
         if (!owners.empty()) CHECK(owners[static_cast<std::size_t>(m)] == d);
       }
-      if (in_blocks && !program.stateful) {
-        const Range part = split_range({0, program.microbatches}, width, d);
-        CHECK(part.size() == std::ssize(mine));
-        CHECK((mine.empty() || mine.front() == part.lo));
-        CHECK((mine.empty() || mine.back() + 1 == part.hi));
-      } else if (owners.empty() && !program.stateful) {
-        CHECK(std::all_of(mine.begin(), mine.end(), [&](std::int32_t m) { return m % width == d; }));
+      if (owners.empty() && !program.stateful)
+        CHECK(std::all_of(mine.begin(), mine.end(), [&](std::int32_t m) { return place(m) % width == d; }));
+      if (blocks == width && !program.stateful && owners.empty() && blocks > 1) {
+        const Range block = split_range({0, program.microbatches}, width, d);
+        CHECK(block.size() == std::ssize(mine));
+        CHECK((mine.empty() || (mine.front() == block.lo && mine.back() + 1 == block.hi)));
       }
       std::vector<std::int32_t> rounds;
       for (std::int32_t r = 0; r < s.rounds(); ++r)
@@ -78,7 +87,7 @@ TEST_CASE("a schedule with owners gives each coordinate the acts that they say, 
   program.microbatches = width * each;
   std::vector<std::int32_t> owners;
   for (std::int64_t m = 0; m < program.microbatches; ++m) owners.push_back(static_cast<std::int32_t>(m / each));
-  const MicrobatchOwners s(program, width, &owners, false);
+  const MicrobatchOwners s(program, width, &owners, 1);
   std::int64_t acts = 0, present = 0;
   for (std::int64_t d = 0; d < width; ++d) {
     acts += s.acts(Rate::microbatch, d);

@@ -31,7 +31,7 @@ class Fields {
     for (auto& stage : p.owners) list("owner", stage);
     for (auto& of : p.programs)
       add("microbatches", of.spec.microbatches, "samples", of.spec.samples, "stateful", of.spec.stateful, "steps",
-          of.steps);
+          of.steps, "blocks", of.blocks);
     for (auto& m : p.meshes) {
       for (auto& a : m.axes) add("axis", a.size);
       list("rank", m.ranks.edit());

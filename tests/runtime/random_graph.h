@@ -39,7 +39,6 @@ struct RandomCase {
   std::vector<std::int32_t> stage_of_unit;
   std::vector<std::vector<std::int32_t>> owners;
   Pipeline pipeline;
-  std::int32_t most_zero = 3;  ///< ZeRO stage: a delay over steps on stages of several widths wants 0 or 1
   std::int64_t microbatches = 1, samples = 1, eval_microbatches = 1;
   std::uint64_t network_seed = 0;
   std::string text;  // for people
@@ -99,7 +98,6 @@ class RandomGraph {
             static_cast<std::int32_t>(std::count_if(cuts.begin(), cuts.end(), [&](auto cut) { return cut <= u; })));
     }
     c.network_seed = 1 + random() % 1000;
-    if (has_delay() && std::count(c.dp.begin(), c.dp.end(), c.dp[0]) != std::ssize(c.dp)) c.most_zero = 1;
     // Rounds (ZeRO 2 and 3) want microbatches in turn wherever another stage waits for them.
     if (below(2) && (seed_ % 4 < 2 || stages == 1) && !has_delay()) c.owners = random_owners(c, random);
     c.text += "; dp";

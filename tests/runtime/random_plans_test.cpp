@@ -21,9 +21,19 @@ struct Drawn {
   int by_tp[4] = {}, divided = 0;
   // plans under tp with an exchange of a microbatch on one stage, and microbatches ahead; with weight gradients apart
   int ahead = 0, apart = 0;
+  // plans with a delay over steps: all; in an order of passes; with rounds; on stages of several widths, in blocks
+  int kept = 0, kept_in_order = 0, kept_in_rounds = 0, kept_in_blocks = 0;
   // most by which tp changed them: of step 0, of all
   double first_loss = 0, first_norm = 0, loss = 0, norm = 0, eval = 0;
 };
+
+void count_kept(const Plan& p, const RandomCase& c, std::int32_t zero, Drawn& drawn) {
+  if (std::none_of(p.params.begin(), p.params.end(), [](const PlanParam& q) { return q.kept; })) return;
+  ++drawn.kept;
+  drawn.kept_in_order += p.ordered() && p.stages > 1;
+  drawn.kept_in_rounds += zero >= 2 && std::any_of(c.dp.begin(), c.dp.end(), [](auto d) { return d > 1; });
+  drawn.kept_in_blocks += p.programs[0].blocks > 1 && std::count(c.dp.begin(), c.dp.end(), c.dp[0]) != std::ssize(c.dp);
+}
 
 /// 1 for half of all graphs, 2, or 3, which divides few widths evenly.
 std::int64_t draw_tp(unsigned seed) {
@@ -98,7 +108,7 @@ CompileOptions options_of(unsigned seed, const RandomCase& c) {
   o.pipeline = c.pipeline;
   if (!o.pipeline.ordered()) o.pipeline.ahead = static_cast<std::int32_t>(seed / 4 % 3);
   o.pipeline.weights_apart = !o.pipeline.ordered() && seed / 12 % 2 == 0;
-  o.zero = std::min(c.most_zero, static_cast<std::int32_t>(seed % 4));
+  o.zero = static_cast<std::int32_t>(seed % 4);
   o.keeps_version = seed / 8 % 3 == 0;
   o.keeps_copies = seed / 8 % 3 == 1;
   o.owners = c.owners;
@@ -129,6 +139,7 @@ std::string try_one(const kernels::OpSet& ops, unsigned seed, Drawn& drawn) {
   drawn.divided += tp > 1 && divides_a_parameter(*many);
   drawn.ahead += tp > 1 && many->pipeline.ahead > 0 && exchanges_inside_stages(*many);
   drawn.apart += tp > 1 && has_weights_apart(*many);
+  count_kept(*many, c, placed.zero, drawn);
   const auto a = train_case(*narrow, ops, c, 0), b = train_case(*many, ops, c, c.network_seed);
   if (!a.ok()) return which + "accepted, but on tp alone: " + a.status().message();
   if (!b.ok()) return which + "accepted, but: " + b.status().message();
@@ -246,6 +257,10 @@ TEST_CASE(
   CHECK(drawn.divided >= static_cast<int>(count / 3));
   CHECK(drawn.ahead >= static_cast<int>(count / 10));
   CHECK(drawn.apart >= static_cast<int>(count / 10));
+  CHECK(drawn.kept >= static_cast<int>(count / 6));
+  CHECK(drawn.kept_in_order >= static_cast<int>(count / 50));
+  CHECK(drawn.kept_in_rounds >= static_cast<int>(count / 30));
+  CHECK(drawn.kept_in_blocks >= static_cast<int>(count / 50));
 }
 
 TEST_CASE(

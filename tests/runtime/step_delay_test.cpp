@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 
@@ -69,14 +70,13 @@ actors::UserActorSet kinds() {
 
 /// y(s, m) = source(s, m) + y(s - lag, m) / 2 in unit "play", made in unit "out"; a loss in unit "net" reads what is
 /// kept. As units of one model, or "play" in one and the others in another.
-Graph recurrence(const kernels::OpSet& set, std::int64_t lag, bool models, bool out_first = false) {
+Graph recurrence(const kernels::OpSet& set, std::int64_t lag, bool models) {
   Graph g(set);
   g.program("train", {of_a_step, 2});
   const auto begin = [&](const std::string& unit, const std::string& model) {
     if (models) g.model(model);
     g.unit(unit);
   };
-  if (out_first) begin("out", "learner");
   begin("play", "player");
   const Value before = g.step_delay("y", {DType::f32, block}, lag);
   const Value x = g.actor("source", "x", {}, {{"x", {DType::f32, block}}})[0];
@@ -169,7 +169,7 @@ const std::vector<Where> places = {{},
                                    {{3}, 1, 3},
                                    {{1, 1}},
                                    {{2, 3}, 1, 1},
-                                   {{3, 2}, 2, 1},
+                                   {{3, 2}, 2, 2},
                                    {{1, 3}, 1, 2},
                                    {{1, 1, 1}},
                                    {{2, 1, 3}, 1},
@@ -180,9 +180,9 @@ const std::vector<Where> places = {{},
 
 TEST_CASE(
     "microbatch m of step s reads what microbatch m of step s - lag has made, on any meshes, whatever the timing") {
-  for (const bool models : {false, true})
-    for (const std::int64_t lag : {1, 2, 5}) {
-      std::optional<std::vector<float>> w;
+  for (const std::int64_t lag : {1, 2, 5}) {
+    std::optional<std::vector<float>> w;
+    for (const bool models : {false, true})
       for (const Where& where : places) {
         if (models && (where.dp.size() > 2 || where.zero == 3)) continue;
         CAPTURE(models);
@@ -200,7 +200,7 @@ TEST_CASE(
           CHECK(trained == *w);
         }
       }
-    }
+  }
 }
 
 TEST_CASE("a learner that reads what is kept works on a step beside the actor that makes what it reads in the next") {
@@ -244,8 +244,9 @@ TEST_CASE("a learner that reads what is kept works on a step beside the actor th
   CHECK(seconds(true) < 0.7 * seconds(false));
 }
 
-TEST_CASE("a wide model whose values a narrow one keeps works with all its dp coordinates at once") {
-  const auto seconds = [](std::int64_t players, std::int64_t learners) {
+TEST_CASE(
+    "a wide model works with all its dp coordinates at once, whether it keeps values itself or a narrow one does") {
+  const auto seconds = [](std::int64_t players, std::int64_t learners, bool kept_by_player) {
     Graph g(ops());
     g.program("train", {8, 64});
     const kernels::TensorType type{DType::f32, {64, 96}};
@@ -253,10 +254,11 @@ TEST_CASE("a wide model whose values a narrow one keeps works with all its dp co
     Value made = g.actor("data", "x", {}, {{"x", type}}, {{"stream", std::string("x")}})[0];
     for (int l = 0; l < 12; ++l)
       made = g.op("linear", {made, g.param("p" + std::to_string(l), {96, 96}, Init::normal(0.1f))})[0];
+    if (kept_by_player) g.step_delay("state", made);
     g.model("learner");
-    const Value before = g.step_delay("made", type), w = g.param("w", {96, 96}, Init::normal(0.1f));
-    g.feed_back(before, made);
-    g.minimize(g.op("mse_loss", {g.op("linear", {before, w})[0], before}, {{"scale", 0.1}})[0], {}, {w});
+    const Value seen = kept_by_player ? made : g.step_delay("made", made);
+    const Value w = g.param("w", {96, 96}, Init::normal(0.1f));
+    g.minimize(g.op("mse_loss", {g.op("linear", {seen, w})[0], seen}, {{"scale", 0.1}})[0], {}, {w});
     CompileOptions o;
     o.models = {{"player", stage_meshes({players})}, {"learner", stage_meshes({learners})}};
     GameOptions game;
@@ -265,10 +267,66 @@ TEST_CASE("a wide model whose values a narrow one keeps works with all its dp co
     REQUIRE_MESSAGE(played.ok(), played.status().message());
     return played->step_s;
   };
-  for (const std::int64_t learners : {1, 2, 4}) {
-    CAPTURE(learners);
-    CHECK(seconds(4, learners) < 0.7 * seconds(1, learners));
-  }
+  for (const bool kept_by_player : {false, true})
+    for (const std::int64_t learners : {1, 2, 4}) {
+      CAPTURE(learners);
+      CAPTURE(kept_by_player);
+      CHECK(seconds(4, learners, kept_by_player) < 0.7 * seconds(1, learners, kept_by_player));
+    }
+}
+
+TEST_CASE("an act that keeps a microbatch, and one that reads it, cost that microbatch, however many a step has") {
+  const auto cost_s = [](std::int64_t count) {
+    Graph g(ops());
+    g.program("train", {count, 64});
+    const kernels::TensorType type{DType::f32, {64, 96}};
+    const Value x = g.actor("data", "x", {}, {{"x", type}}, {{"stream", std::string("x")}})[0];
+    g.unit("kept");
+    const Value before = g.step_delay("kept", x);
+    g.unit("net");
+    const Value w = g.param("w", {96, 96}, Init::normal(0.1f));
+    g.minimize(g.op("mse_loss", {g.op("linear", {before, w})[0], before}, {{"scale", 0.1}})[0], {});
+    const Plan p = compiled(g, {});
+    double all = 0;
+    for (const PlanActor& a : p.roles[0].actors)
+      if (a.name == "kept.kept.next" || a.name == "kept.fwd") all += a.cost_s;
+    CHECK(all > 0);
+    return all;
+  };
+  CHECK(cost_s(64) == doctest::Approx(cost_s(2)));
+}
+
+TEST_CASE("what is kept may be any number, infinite ones and NaN included: it is no weight") {
+  class Masks final : public actors::UserActor {
+   public:
+    Status act(actors::UserCall& call) override {
+      for (std::int64_t i = 0; i < call.out[0].size(); ++i)
+        call.out[0].as<float>()[i] = i % 2 == 0 ? -std::numeric_limits<float>::infinity()
+                                                : std::numeric_limits<float>::quiet_NaN();
+      return {};
+    }
+  };
+  char name[] = "/tmp/troupe-kept-XXXXXX";
+  REQUIRE(::mkdtemp(name) != nullptr);
+  App app;
+  app.actor<Data>("data");
+  app.actor<Masks>("masks");
+  Graph g(app.ops());
+  g.program("train", {4, 1});
+  g.step_delay("kept", g.actor("masks", "masks", {}, {{"m", {DType::f32, {1, 5}}}})[0]);
+  const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {1, 3}}}}, {{"stream", std::string("x")}})[0];
+  const Value y = g.op("linear", {x, g.param("w", {3, 3}, Init::normal(0.3f))})[0];
+  g.minimize(g.op("mse_loss", {y, x}, {{"scale", 0.1}})[0], {});
+  CompileOptions o = on({{2}, 1, 1}, false);
+  o.snapshots = 1;
+  JobOptions job;
+  job.session.steps = 4;
+  job.checkpoint.dir = name;
+  const auto end = app.simulate(compiled(g, o), job, 3);
+  REQUIRE_MESSAGE(end.job.status.ok(), end.job.status.message());
+  FileStorage storage;
+  CHECK(checkpoint::Catalog(storage, name).entries()->back().folder.find("4") != std::string::npos);
+  std::filesystem::remove_all(name);
 }
 
 TEST_CASE("a place is lost at any event: what is kept goes on, bit for bit, from versions and from copies") {
@@ -423,7 +481,7 @@ TEST_CASE("what only updates read, ZeRO shares and copies beside: a delay over s
   const Graph g = build();
   REQUIRE_MESSAGE(g.status().ok(), g.status().message());
   for (const Where& where :
-       std::vector<Where>{{}, {{2}, 1, 1}, {{3}, 1, 3}, {{2, 3}, 1, 1}, {{2, 2}, 1, 2}, {{4}, 1, 1, true}}) {
+       std::vector<Where>{{}, {{2}, 1, 1}, {{3}, 1, 3}, {{2, 3}, 1, 2}, {{2, 2}, 1, 2}, {{4}, 1, 1, true}}) {
     CAPTURE(where.text());
     SessionOptions session;
     session.steps = 6;
@@ -441,6 +499,186 @@ TEST_CASE("what only updates read, ZeRO shares and copies beside: a delay over s
     REQUIRE_MESSAGE(end.job.status.ok(), end.job.status.message());
     CHECK(checked == 6 * (7 + 4));
   }
+}
+
+TEST_CASE("stages follow the data of a step: what makes a value for the next step is behind what reads it") {
+  Graph g(ops());
+  g.program("train", {4, 2});
+  g.unit("out");  // named first, and its first node is a source
+  const Value z = g.actor("source", "z", {}, {{"z", {DType::f32, block}}})[0];
+  g.unit("play");
+  const Value before = g.step_delay("y", {DType::f32, block});
+  const Value h = g.op("linear", {before, g.param("a", {6, 6}, Init::normal(0.3f))})[0];
+  g.unit("out");
+  const Value y = g.op("add", {h, z})[0];
+  g.feed_back(before, y);
+  g.minimize(
+      g.op("mse_loss", {g.op("linear", {y, g.param("b", {6, 6}, Init::normal(0.3f))})[0], z}, {{"scale", 0.1}})[0], {});
+  for (const Pipeline& pipeline : {Pipeline{}, Pipeline{Pipeline::Kind::zero_bubble, 1}}) {
+    CompileOptions o;
+    o.stages = stage_meshes({1, 1});
+    o.pipeline = pipeline;
+    const Plan p = compiled(g, o);
+    CHECK(p.roles[0].units == std::vector<std::string>{"play"});
+    CHECK(p.roles[1].units == std::vector<std::string>{"out"});
+  }
+}
+
+namespace {
+
+/// Values of seven types, kept for one step, u8 for two; what each actor sees is reported.
+Graph of_all_types(const kernels::OpSet& set) {
+  Graph g(set);
+  g.program("train", {of_a_step, 1});
+  g.unit("play");
+  for (const DType dtype : {DType::u8, DType::bf16, DType::i32, DType::f32, DType::i64, DType::f64, DType::f16}) {
+    const std::string name = to_string(dtype);
+    const Shape shape = {2, 9};
+    const Value before = g.step_delay(name, {dtype, shape}, dtype == DType::u8 ? 2 : 1);
+    g.feed_back(before, g.actor("bytes", name + ".bytes", {before}, {{"out", {dtype, shape}}})[0]);
+  }
+  g.unit("net");
+  const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {1, 3}}}}, {{"stream", std::string("x")}})[0];
+  const Value y = g.op("linear", {x, g.param("w", {3, 3}, Init::normal(0.3f))})[0];
+  g.minimize(g.op("mse_loss", {y, x}, {{"scale", 0.1}})[0], {});
+  return g;
+}
+
+/// Checks each report of of_all_types(); counts them.
+std::function<void(const StepResult&)> checks_types(std::int64_t& seen) {
+  return [&seen](const StepResult& step) {
+    for (const Report& r : step.reports) {
+      if (r.name != "seen") continue;
+      ++seen;
+      const std::int64_t lag = r.bytes.size() == 18 ? 2 : 1;  // 18 elements of u8
+      std::vector<std::byte> expected(r.bytes.size());
+      for (std::size_t i = 0; step.step >= lag && i < expected.size(); ++i)
+        expected[i] = Bytes::at(step.step - lag, r.microbatch, static_cast<std::int64_t>(i));
+      CHECK(r.bytes == expected);
+    }
+  };
+}
+
+}  // namespace
+
+TEST_CASE("values of all types go on when a place is lost, for good or not, and when a run goes on on another mesh") {
+  const Graph g = of_all_types(ops());
+  REQUIRE_MESSAGE(g.status().ok(), g.status().message());
+  int lost = 0;
+  for (const bool copies : {false, true})
+    for (std::int64_t at = 80; at < 1600; at += 190) {
+      CompileOptions o = on({.dp = {3}, .zero = 1}, false);
+      o.keeps_version = !copies;
+      o.keeps_copies = copies;
+      SessionOptions session;
+      session.steps = 6;
+      session.copy_every = copies ? 2 : 0;
+      std::int64_t seen = 0;
+      session.on_step = checks_types(seen);
+      SimClusterOptions cluster;
+      cluster.seed = static_cast<std::uint64_t>(at);
+      cluster.recovers = true;
+      cluster.stall_s = 120;
+      cluster.faults = {{.at_event = at, .place = static_cast<Rank>(at % 3)}};
+      const SimOutcome end = simulate_job(compiled(g, o), ops(), kinds(), std::move(session), cluster);
+      REQUIRE_MESSAGE(end.job.status.ok(), end.job.status.message());
+      lost += end.run.restarts;
+      CHECK(seen == 6 * of_a_step * 7);
+    }
+  CHECK(lost > 8);
+
+  char name[] = "/tmp/troupe-types-XXXXXX";
+  REQUIRE(::mkdtemp(name) != nullptr);
+  const std::string folder = name;
+  App app;
+  app.actor<Data>("data");
+  app.actor<Bytes>("bytes");
+  int number = 0;
+  const auto go = [&](const Where& where, std::int64_t first, std::int64_t steps) {
+    CompileOptions o = on(where, false);
+    o.snapshots = 1;
+    std::int64_t seen = 0;
+    JobOptions job;
+    job.session.first_step = first;
+    job.session.steps = steps;
+    job.session.on_step = checks_types(seen);
+    job.checkpoint.dir = folder + "/" + std::to_string(number++);
+    if (first > 0) {
+      FileStorage storage;
+      const checkpoint::Catalog saved(storage, folder + "/0");
+      job.checkpoint.restore = saved.path(saved.entries()->back().folder);
+    }
+    const SimOutcome end = app.simulate(compiled(of_all_types(app.ops()), o), job, 3);
+    REQUIRE_MESSAGE(end.job.status.ok(), end.job.status.message());
+    CHECK(seen == (steps - first) * of_a_step * 7);
+  };
+  go({{2}, 1, 1}, 0, 4);
+  for (const Where& where : std::vector<Where>{{}, {{3}, 1, 3}, {{2, 2}, 2, 0}, {{7}, 1, 1, true}}) go(where, 4, 7);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a void step keeps values of every size of element, with two versions as in place") {
+  for (const bool keeps : {false, true}) {
+    Graph g(ops());
+    g.program("train", {1, 1});
+    const Value before = g.step_delay("kept", {DType::u8, {512, 512}});
+    g.feed_back(before, g.actor("bytes", "bytes", {before}, {{"out", {DType::u8, {512, 512}}}})[0]);
+    const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {1, 3}}}}, {{"stream", std::string("x")}})[0];
+    const Value y = g.op("linear", {x, g.param("w", {3, 3}, Init::normal(0.3f))})[0];
+    g.minimize(g.op("mse_loss", {y, x}, {{"scale", 0.1}})[0], {});
+    SessionOptions session;
+    session.steps = 3;
+    session.sums = SumState{};
+    session.sums->scales["w"] = {60, 0};
+    std::int64_t seen = 0;
+    session.on_step = [&](const StepResult& step) {
+      for (const Report& r : step.reports) {
+        if (r.name != "seen") continue;
+        ++seen;
+        bool right = true;
+        for (std::size_t i = 0; i < r.bytes.size(); ++i)
+          right = right && r.bytes[i] == (step.step == 0 ? std::byte{0}
+                                                         : Bytes::at(step.step - 1, 0, static_cast<std::int64_t>(i)));
+        CHECK(right);
+      }
+    };
+    const auto end = simulate_job(compiled(g, on({.keeps_version = keeps}, false)), ops(), kinds(), session, {});
+    REQUIRE_MESSAGE(end.job.status.ok(), end.job.status.message());
+    CHECK(end.run.steps[0].void_step);
+    CHECK(seen == 3);
+    session.parameters = {"kept"};
+    const auto wanted = simulate_job(compiled(g, on({}, false)), ops(), kinds(), session, {});
+    CHECK(wanted.job.status.message().find("'kept', which a delay keeps as u8: f32 alone is brought") !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("a game of few microbatches stands for none with a delay over steps") {
+  for (const auto& dp : std::vector<std::vector<std::int64_t>>{{1}, {2}, {2, 2}}) {
+    Graph g(ops());
+    g.program("train", {512, 1});
+    g.unit("play");
+    const Value before = g.step_delay("y", {DType::f32, {1, 6}});
+    g.unit("net");
+    const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {1, 6}}}}, {{"stream", std::string("t")}})[0];
+    const Value y = g.op("linear", {before, g.param("w", {6, 6}, Init::normal(0.3f))})[0];
+    g.feed_back(before, y);
+    g.minimize(g.op("mse_loss", {y, t}, {{"scale", 0.1}})[0], {});
+    const auto played = play(compiled(g, on({dp}, false)));
+    REQUIRE_MESSAGE(played.ok(), played.status().message());
+    CHECK(played->played_microbatches == 512 / dp[0]);
+    CHECK(std::count_if(played->acts.begin(), played->acts.end(), [](const GameAct& a) {
+            return a.rank == 0 && a.step == 0 && a.actor == "y.kept.next";
+          }) == 512 / dp[0]);
+  }
+}
+
+TEST_CASE("a place votes for a step when its microbatches are kept") {
+  const Plan p = compiled(recurrence(ops(), 1, true), on({{2, 3}, 1, 1}, true));
+  int closers = 0;
+  for (const PlanRole& role : p.roles)
+    for (const PlanActor& a : role.actors) closers += a.name == "y.kept.next" && a.closes_step;
+  CHECK(closers == 1);
 }
 
 TEST_CASE("a plan with a delay over steps is the same when it has been written and read") {
@@ -525,13 +763,32 @@ TEST_CASE("a delay over steps is refused by name where no version could have it"
   owners.stages = stage_meshes({2});
   owners.owners = {{0, 1, 1, 1}};
   has(says([&](Graph& g) { g.feed_back(g.step_delay("d", row), train(g)); }, owners),
-      "the graph has a delay over steps, whose stage divides them in blocks");
-  CompileOptions rounds;
-  rounds.stages = stage_meshes({2, 3});
-  rounds.stage_of_unit = {0, 1};
-  rounds.zero = 2;
-  has(says([&](Graph& g) { g.feed_back(g.step_delay("d", row), train(g)), g.unit("more"); }, rounds),
-      "delay 'd' over steps is on stage 0 with dp=2, and stage 1 has dp=3: with ZeRO 2");
+      "program 'train' has a delay over steps on a stage of several dp coordinates");
+  owners.stages = stage_meshes({1, 2});
+  owners.stage_of_unit = {0, 1};
+  owners.owners = {{0, 0, 0, 0}, {1, 1, 1, 0}};
+  CHECK(says([&](Graph& g) { g.feed_back(g.step_delay("d", row), train(g)), g.unit("more"); }, owners).empty());
+  CompileOptions two;
+  two.stages = stage_meshes({2, 3});
+  two.stage_of_unit = {0, 1};
+  has(says(
+          [&](Graph& g) {
+            const Value y = train(g);
+            g.feed_back(g.step_delay("d", row), y);
+            g.unit("more");
+            g.feed_back(g.step_delay("e", row), y);
+          },
+          two),
+      "delays 'd' and 'e' over steps of program 'train' are on stages with dp=2 and dp=3");
+  CompileOptions fed;
+  fed.stages = stage_meshes({2});
+  has(says(
+          [&](Graph& g) {
+            const Value y = g.op("add", {train(g), g.feed("f", row)})[0];
+            g.feed_back(g.step_delay("d", row), y);
+          },
+          fed),
+      "delay 'd' over steps is on stage 0 with dp=2, and program 'train' has a feed");
   CompileOptions wide;
   wide.stages = stage_meshes({5});
   has(says([&](Graph& g) { g.feed_back(g.step_delay("d", row), train(g)); }, wide), "4 microbatches");
@@ -570,7 +827,7 @@ TEST_CASE("a plan whose delay over steps is wrong is refused, by the name of the
         for (PlanOp& op : a.ops)
           if (op.op == kind) change(p, op);
   };
-  refused("y", [&](Plan& p) { p.in_blocks.clear(); });
+  refused("y", [&](Plan& p) { p.programs[0].blocks = 1; });
   refused("y", [&](Plan& p) {  // whole at each place
     each_op(p, "kept_microbatch", [](Plan& q, PlanOp& op) {
       q.tensors[op.in[0].tensor].sbp[dp_axis(q.meshes[q.tensors[op.in[0].tensor].mesh])] = Sbp::B();
