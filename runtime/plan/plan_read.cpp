@@ -150,7 +150,8 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
       PlanProgram program{x.getName().cStr(),
                           {x.getMicrobatches(), x.getSamples(), x.getSequential(), x.getStateful()},
                           x.getSteps(),
-                          {}};
+                          {},
+                          x.getBlocks()};
       if (x.hasOptimizer()) {
         const auto h = x.getOptimizer();
         program.optimizer.emplace();
@@ -190,8 +191,8 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
     }
     for (auto x : r.getParams())
       p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(),
-                          x.getDecay(), x.getProgram(), x.getTerms(), x.getShare(), x.getStoredAsShare(),
-                          x.getByOps()});
+                          x.getDecay(), x.getProgram(), x.getTerms(), x.getShare(), x.getStoredAsShare(), x.getByOps(),
+                          x.getKept()});
     p.costs = get(r.getCosts());
     return p;
   });
