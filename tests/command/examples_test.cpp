@@ -75,6 +75,22 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("example graph_network: learns what lies four edges away, with the same numbers on any pipeline") {
+  check_success(run({EXAMPLE_GRAPH_NETWORK, "check"}));
+  const auto o = run({EXAMPLE_GRAPH_NETWORK});
+  check_success(o);
+  CHECK(last_loss(o) < 1e-3 * std::stod(o.out.substr(o.out.find(": loss ") + 7)));
+  for (const std::vector<std::string>& how :
+       {std::vector<std::string>{"1"}, {"2,2,1,1"}, {"1,3"}, {"1,1,1,1", "1"}, {"2,1", "2"}}) {
+    CAPTURE(how[0]);
+    std::vector<std::string> command = {EXAMPLE_GRAPH_NETWORK};
+    command.insert(command.end(), how.begin(), how.end());
+    const auto other = run(command);
+    check_success(other);
+    CHECK(other.out == o.out);
+  }
+}
+
 TEST_CASE("example word_count: the counts of sort and uniq, on any number of workers and in a simulation") {
   const TempDir dir;
   const std::string path = dir / "text";
