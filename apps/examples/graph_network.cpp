@@ -1,4 +1,4 @@
-// graph_network [WIDTHS [SEED]]: a graph network whose four layers are stages of a pipeline, of these dp widths ("2,1");
+// graph_network [WIDTHS [SEED]]: a graph network whose four layers are stages of a pipeline, of these dp widths (2,1);
 // with a seed, simulated in this process. Each microbatch is a graph. Each layer gives a node the mean of what leads to
 // it, times a matrix; they learn what lies four edges away. `graph_network check` tries what the op promises.
 #include <cstdio>
