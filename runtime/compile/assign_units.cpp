@@ -133,8 +133,8 @@ Status make_blocks(const Graph& graph, const std::vector<UnitPlace>& units, Plan
     PlanProgram& program = plan.programs[static_cast<std::size_t>(n.program)];
     if (program.spec.sequential)
       return invalid(
-          fmt::format("delay '{}' over steps is on stage {} with dp={}, and program '{}' has a feed, which "
-                      "gives microbatches in the order of their numbers: put its unit on a stage with dp=1",
+          fmt::format("delay '{}' over steps is on stage {} with dp={}, and program '{}' runs its microbatches in the "
+                      "order of their numbers (a feed, or ProgramSpec::sequential): put its unit on a stage with dp=1",
                       n.op, mesh, plan.dp_width(mesh), program.name));
     const auto [other, fresh] = first.try_emplace(n.program, &n);
     if (!fresh && program.blocks != plan.dp_width(mesh))

@@ -431,6 +431,13 @@ Value Graph::step_delay(const std::string& name, TensorType type, std::int64_t l
          "Say delay(), whose lag is in microbatches of one step");
   constexpr std::int64_t most = 1000;
   if (lag < 1 || lag > most) fail(fmt::format("{} has a lag of {}: possible are 1 to {} steps", caller, lag, most));
+  if (names_.count(name) > 0 ||
+      std::any_of(nodes_.begin(), nodes_.end(), [&](const Node& n) { return n.name == name; }))
+    fail(caller + ": an actor, op, parameter or other delay of this graph has this name: choose another one");
+  if (type.shape.empty() || type.dtype == DType::sum64)
+    fail(fmt::format(
+        "{} has the type {} {}: expected a tensor with a dim or more (of one number: {{1}}), and no exact sum", caller,
+        to_string(type.dtype), troupe::to_string(type.shape)));
   check_type(caller, type, 1);
   TensorType all = type;
   all.shape.insert(all.shape.begin(), spec.microbatches);

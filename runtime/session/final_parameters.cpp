@@ -23,7 +23,9 @@ Expected<std::vector<std::int32_t>> find_parameters(const Plan& plan, const std:
     if (std::find(found.begin(), found.end(), index) != found.end()) return refuse("twice");
     const PlanTensor& t = plan.tensors[static_cast<std::size_t>(at->tensor)];
     if (t.dtype != DType::f32)
-      return refuse(fmt::format("which a delay keeps as {}: f32 alone is brought", to_string(t.dtype)));
+      return refuse(
+          fmt::format("which a delay keeps as {}: f32 alone is brought; let an actor report it, or read a checkpoint",
+                      to_string(t.dtype)));
     found.push_back(index);
     bytes += elements(t.shape) * size_of(t.dtype);
     if (bytes > final_parameters_bytes_max)

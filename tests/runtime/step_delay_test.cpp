@@ -714,8 +714,15 @@ TEST_CASE("a delay over steps is refused by name where no version could have it"
       "delay 'd' over steps has a lag of 0: possible are 1 to 1000");
   has(says([&](Graph& g) { g.step_delay("d", row, 1001); }), "lag of 1001");
   has(says([&](Graph& g) { g.step_delay("d", {DType::f32, {2, 0}}); }), "delay 'd' over steps");
-  has(says([&](Graph& g) { g.step_delay("d", row), g.step_delay("d", row); }), "'d'");
-  has(says([&](Graph& g) { g.param("d", {2}, {}), g.step_delay("d", row); }), "'d'");
+  const std::string taken = "delay 'd' over steps: an actor, op, parameter or other delay of this graph has this name";
+  has(says([&](Graph& g) { g.step_delay("d", row), g.step_delay("d", row); }), taken);
+  has(says([&](Graph& g) { g.param("d", {2}, {}), g.step_delay("d", row); }), taken);
+  has(says([&](Graph& g) { g.actor("data", "d", {}, {{"x", row}}), g.step_delay("d", row); }), taken);
+  has(says([&](Graph& g) {
+        g.step_delay("d", {DType::f32, {}});
+      }),
+      "expected a tensor with a dim or more (of one number: {1})");
+  has(says([&](Graph& g) { g.step_delay("d", {DType::sum64, {2}}); }), "and no exact sum");
   has(says([&](Graph& g) {
         g.step_delay("d", row), g.param("d", {4, 2, 6}, {});
       }),
@@ -788,7 +795,8 @@ TEST_CASE("a delay over steps is refused by name where no version could have it"
             g.feed_back(g.step_delay("d", row), y);
           },
           fed),
-      "delay 'd' over steps is on stage 0 with dp=2, and program 'train' has a feed");
+      "delay 'd' over steps is on stage 0 with dp=2, and program 'train' runs its microbatches in the order of their "
+      "numbers");
   CompileOptions wide;
   wide.stages = stage_meshes({5});
   has(says([&](Graph& g) { g.feed_back(g.step_delay("d", row), train(g)); }, wide), "4 microbatches");
