@@ -57,15 +57,11 @@ class Bytes final : public actors::UserActor {
 };
 
 actors::UserActorSet kinds() {
-  auto set = actor_set();
-  const auto add = [&set]<class Actor>(const std::string& name, std::type_identity<Actor>) {
-    set[name] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
-      return std::unique_ptr<actors::UserActor>(std::make_unique<Actor>());
-    };
-  };
-  add("source", std::type_identity<Source>());
-  add("bytes", std::type_identity<Bytes>());
-  return set;
+  App app;
+  app.actor<Data>("data");
+  app.actor<Source>("source");
+  app.actor<Bytes>("bytes");
+  return app.actors();
 }
 
 /// y(s, m) = source(s, m) + y(s - lag, m) / 2 in unit "play", made in unit "out"; a loss in unit "net" reads what is
